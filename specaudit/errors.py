@@ -1,0 +1,100 @@
+"""The exception tree. Every error carries what happened and what the user can do next.
+
+    SpecauditError                  exit 2
+    ├── UsageError                  exit 2   the command line or a document the user gave is wrong
+    │   ├── TargetError             exit 2   a target cannot be understood, or holds nothing to examine
+    │   ├── ConfigurationError      exit 2   a speculative configuration, an inventory or a rule document is wrong
+    │   └── RecipeRefused           exit 2   a recipe's preconditions do not hold on this tree
+    ├── UnreachableError            exit 3   a host or an index did not answer, or refused
+    │   ├── HostKeyError            exit 3   a host key is unknown, changed or revoked
+    │   └── DeadlineError           exit 3   an answer took longer than allowed
+    ├── IncompleteError             exit 3   part of a target could not be examined
+    ├── IntegrityError              exit 2   bytes do not have the hash they were promised with
+    ├── CacheError                  exit 2   the cache folder cannot be used
+    └── PatchError                  exit 2   a change could not be made, and was undone
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes of the program."""
+
+    CLEAN = 0
+    FINDINGS = 1
+    ERROR = 2
+    INCOMPLETE = 3
+    INTERRUPTED = 130
+
+
+class SpecauditError(Exception):
+    """Anything this program reports to its user.
+
+    Args:
+        message: what happened, one sentence, naming the file, host or option concerned.
+        hint: what the user can do next, one sentence.
+    """
+
+    code: Exit = Exit.ERROR
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+    def __reduce__(self) -> tuple[type[SpecauditError], tuple[str, str]]:
+        # BaseException pickles args alone, which would lose the hint between processes.
+        return type(self), (self.message, self.hint)
+
+
+class UsageError(SpecauditError):
+    """The command line, or a document that the user gave, is wrong."""
+
+
+class TargetError(UsageError):
+    """A target cannot be understood, or holds nothing to examine."""
+
+
+class ConfigurationError(UsageError):
+    """A speculative configuration, an inventory or a rule document is wrong."""
+
+
+class RecipeRefused(UsageError):
+    """A recipe's preconditions do not hold on this tree; nothing was changed."""
+
+
+class UnreachableError(SpecauditError):
+    """A host or an index did not answer, or refused."""
+
+    code = Exit.INCOMPLETE
+
+
+class HostKeyError(UnreachableError):
+    """A host key is unknown, has changed or was revoked."""
+
+
+class DeadlineError(UnreachableError):
+    """An answer took longer than allowed."""
+
+
+class IncompleteError(SpecauditError):
+    """Part of a target could not be examined; what was found is still reported."""
+
+    code = Exit.INCOMPLETE
+
+
+class IntegrityError(SpecauditError):
+    """Bytes do not have the hash that they were promised with."""
+
+
+class CacheError(SpecauditError):
+    """The cache folder cannot be used."""
+
+
+class PatchError(SpecauditError):
+    """A change could not be made; whatever had been done was undone."""

@@ -1,0 +1,344 @@
+"""Every data type that travels between the stages: Target -> Snapshot -> Audit -> Finding -> Report.
+
+All of them are frozen, slotted and made of plain values, so that they can be pickled to a worker process and written as
+JSON by :mod:`specaudit.document`. Field names are those of the scan document ``specaudit/scan/1``. Paths are POSIX paths
+that start at the package (``vllm/v1/…``); lines count from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Topology = Literal[
+    "chain-autoregressive", "chain-parallel", "chain-lookup", "tree-static", "tree-dynamic", "none", "unknown"
+]
+Walk = Literal["linear", "tree", "block", "synthetic", "lossy", "helper", "dispatcher", "unknown"]
+Role = Literal["kernel", "function", "class", "compiled"]
+Reachable = Literal["default", "conditional", "dead"]
+HopKind = Literal["config", "runner", "proposer", "attention", "sampler", "kernel"]
+Severity = Literal["info", "low", "medium", "high", "critical"]
+Status = Literal["present", "partial", "fixed", "not-applicable", "not-found", "unreachable"]
+OptionStatus = Literal["honoured", "ignored", "overridden"]
+
+
+# --- evidence and absence -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One line of the audited engine: ``text`` is line ``line`` of ``path``, without its indentation."""
+
+    path: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What was looked through before something was called absent.
+
+    ``digest`` is the SHA-256 over the sorted (path, SHA-256) pairs of the files read; ``looked_at`` counts the things
+    (functions, calls, parameters) that were compared with what was ``asked``.
+    """
+
+    files: int
+    bytes: int
+    digest: str
+    asked: str
+    looked_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotLooked:
+    """Something that could hold the answer and was not read, and why."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One test that decides between paths, as data: ``option op value``; ``text`` says it in words."""
+
+    option: str
+    kind: Literal["env", "option", "model", "platform"]
+    op: Literal["==", "!=", "in", "not in", "<", "<=", ">", ">=", "is set", "is not set"]
+    value: str
+    text: str
+
+
+# --- where and what -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the user asked to examine, as resolved by :mod:`specaudit.targets`."""
+
+    spec: str
+    host: str | None = None
+    python: str | None = None
+    via: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file of an engine: package-relative path, SHA-256 in hex, size in bytes."""
+
+    path: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """Which build of which engine: ``digest`` is the SHA-256 over the sorted (path, SHA-256) pairs of its ``.py`` files.
+
+    ``modified``, ``missing`` and ``added`` compare with the wheel's RECORD; ``patched`` lists the files whose difference
+    was made by ``specaudit patch`` (then they are not in ``modified`` or ``added``).
+    """
+
+    name: str
+    version: str
+    source: str
+    digest: str
+    files: int
+    modified: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    patched: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as ``nvidia-smi`` names it; memory in MiB."""
+
+    name: str
+    capability: str
+    driver: str = ""
+    memory_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Facts of the environment that can be read without importing anything (``""``: not known)."""
+
+    python: str = ""
+    torch: str = ""
+    cuda: str = ""
+    triton: str = ""
+    platform: str = ""
+    gpus: tuple[Gpu, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running engine process. Secrets in ``argv`` and ``env`` are replaced before they leave the host."""
+
+    pid: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    python: str = ""
+    path: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One thing that could not be examined; ``path`` may be empty when it is not a file."""
+
+    path: str
+    error: str
+
+
+# --- the audit ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """The model runner that a method takes; one entry per (method, runner), conditions in ``when``."""
+
+    method: str
+    runner: str
+    default: bool
+    when: tuple[Condition, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyVariant:
+    """Another topology that the same proposer emits under a configuration."""
+
+    topology: Topology
+    when: tuple[Condition, ...] = ()
+    methods: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Proposer:
+    """A concrete class that drafts; ``line`` is its ``class`` line."""
+
+    name: str
+    path: str
+    line: int
+    methods: tuple[str, ...]
+    runner: str
+    topology: Topology
+    variants: tuple[TopologyVariant, ...] = ()
+    reachable: Reachable = "default"
+    conditions: tuple[Condition, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WalkVariant:
+    """Another walk of the same verifier, behind a flag; ``line`` is the branch."""
+
+    walk: Walk
+    when: tuple[Condition, ...]
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """A kernel, function, class or compiled op that accepts or rejects drafts; ``line`` is its ``def`` line."""
+
+    name: str
+    path: str
+    line: int
+    role: Role
+    walk: Walk
+    variants: tuple[WalkVariant, ...] = ()
+    runner: str = ""
+    selected_by: tuple[Condition, ...] = ()
+    called_from: tuple[Evidence, ...] = ()
+    reachable: Reachable = "default"
+    evidence: tuple[Evidence, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TreePart:
+    """One of the three questions about trees: found with ``evidence``, or absent after ``searched``.
+
+    ``verdict``: drafting none | static | dynamic; attention none | dead | static | per-request;
+    verification none | tree-walk.
+    """
+
+    verdict: str
+    evidence: tuple[Evidence, ...] = ()
+    searched: Search | None = None
+    not_looked: tuple[NotLooked, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeVerdict:
+    """Is a tree drafted, does the target's attention mask one, does the verifier walk one?"""
+
+    drafting: TreePart
+    attention: TreePart
+    verification: TreePart
+
+
+@dataclass(frozen=True, slots=True)
+class OptionVerdict:
+    """What the chosen path does with one speculative option (``value`` is empty when it is about the option as such)."""
+
+    name: str
+    value: str
+    status: OptionStatus
+    method: str = ""
+    runner: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One step from configuration to kernel."""
+
+    path: str
+    line: int
+    text: str
+    what: HopKind
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The hops that one method takes on one runner, in order."""
+
+    method: str
+    runner: str
+    when: tuple[Condition, ...] = ()
+    hops: tuple[Hop, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The status of one rule on one engine; ``sites`` are the places, ``fingerprint`` survives moved lines."""
+
+    rule: str
+    severity: Severity
+    status: Status
+    title: str = ""
+    symbol: str = ""
+    runner: str = ""
+    methods: tuple[str, ...] = ()
+    sites: tuple[Evidence, ...] = ()
+    searched: Search | None = None
+    fingerprint: str = ""
+    reason: str = ""
+    fix: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """All that classification says about one engine. Depends on the engine's files alone, so it is cached by digest."""
+
+    runners: tuple[Runner, ...] = ()
+    proposers: tuple[Proposer, ...] = ()
+    verifiers: tuple[Verifier, ...] = ()
+    tree: TreeVerdict | None = None
+    options: tuple[OptionVerdict, ...] = ()
+    paths: tuple[Path, ...] = ()
+    errors: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """The program that wrote a document."""
+
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One scan document, ``specaudit/scan/1``: what was examined, and what was found."""
+
+    tool: Tool
+    target: Target
+    engine: EngineFacts | None
+    environment: Environment
+    runners: tuple[Runner, ...] = ()
+    proposers: tuple[Proposer, ...] = ()
+    verifiers: tuple[Verifier, ...] = ()
+    tree: TreeVerdict | None = None
+    options: tuple[OptionVerdict, ...] = ()
+    paths: tuple[Path, ...] = ()
+    servers: tuple[Server, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    not_looked: tuple[NotLooked, ...] = ()
+    errors: tuple[Failure, ...] = ()
+    schema: str = "specaudit/scan/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Several scans in one document, ``specaudit/run/1``."""
+
+    scans: tuple[Scan, ...]
+    schema: str = "specaudit/run/1"
