@@ -1,0 +1,10 @@
+"""DDTree (arXiv:2604.12989): build, mask, walk and commit of draft trees, all on the GPU.
+
+Imports torch, triton and the standard library only, so that the folder can be copied into an engine as it is.
+
+layout.py     the tensors everything works on: Table, Tree, Walk, KVCaches, row starts
+reference.py  the paper step by step in plain torch: what every kernel is tested against
+kernels.py    the same functions, same signatures, as Triton kernels (build.py, walk.py, commit.py, stage.py)
+attention.py  the tree part of attention
+generate.py   a Transformers target with a DFlash drafter, chain and tree: the oracle for acceptance
+"""
