@@ -1,0 +1,89 @@
+"""The anchors of one engine, as data.
+
+Classification starts from these names and follows the code from there: which class is the configuration, which field of it
+names the method, which classes run the target model, what the entry of a drafter is called. Everything else (which
+proposers exist, which sampler verifies, which kernel accepts) is read from the source. Paths are relative to the folder
+that holds the package; patterns are those of :func:`fnmatch.fnmatchcase`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerAnchor:
+    """One model runner: ``label`` names it in reports, ``entry`` is the method of a proposer that it calls for drafts.
+
+    ``factory`` is the function that makes the drafter where that is not done in the runner's own class.
+    """
+
+    label: str
+    path: str
+    cls: str
+    entry: str
+    factory: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAnchor:
+    """The class that decides which runner is made, in the function where it does so (``""``: wherever it stands)."""
+
+    path: str
+    cls: str
+    function: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigAnchor:
+    """The configuration of speculative decoding.
+
+    ``objects`` maps the names under which configuration objects travel (attributes, parameters, locals) to their class.
+    ``method_field`` holds the method's name, ``method_type`` is the ``Literal`` of all of them, ``count_field`` the number of
+    drafted tokens, ``tree_field`` the user's tree, ``backend_field`` the attention backend of the drafter.
+    ``initialiser`` is the method that completes a configuration object.
+    """
+
+    cls: str
+    engine_cls: str
+    paths: tuple[str, ...]
+    objects: dict[str, str]
+    method_field: str
+    method_type: str
+    count_field: str
+    initialiser: str = "__post_init__"
+    tree_field: str = ""
+    backend_field: str = ""
+    architectures_field: str = "architectures"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """All anchors of one engine.
+
+    ``environment`` is the module object through which environment flags are read (``envs.NAME``) and ``environment_path`` its
+    file; ``platform`` the names under which the platform object travels and the predicates that hold by default;
+    ``files`` are patterns of every file that classification may read.
+    """
+
+    name: str
+    package: str
+    files: tuple[str, ...]
+    config: ConfigAnchor
+    runners: tuple[RunnerAnchor, ...]
+    workers: tuple[WorkerAnchor, ...]
+    environment: str
+    environment_path: str
+    platform: tuple[str, ...]
+    platform_default: tuple[str, ...]
+    backend_registries: tuple[str, ...] = ()
+    device_flags: tuple[str, ...] = ()
+
+    def wants(self, path: str) -> bool:
+        """Whether classification may read that file."""
+        return any(fnmatchcase(path, pattern) for pattern in self.files)
+
+    def runner(self, label: str) -> RunnerAnchor | None:
+        """The anchor of that runner."""
+        return next((r for r in self.runners if r.label == label), None)

@@ -1,0 +1,50 @@
+"""vLLM's anchors, valid from 0.9.2 to 0.33.0 (names that a release does not have are simply not found in it)."""
+
+from __future__ import annotations
+
+from specaudit.engines.base import ConfigAnchor, Engine, RunnerAnchor, WorkerAnchor
+
+VLLM = Engine(
+    name="vllm",
+    package="vllm",
+    files=(
+        "vllm/config.py",
+        "vllm/config/*.py",
+        "vllm/envs.py",
+        "vllm/engine/arg_utils.py",
+        "vllm/_custom_ops.py",
+        "vllm/platforms/*.py",
+        "vllm/triton_utils/*.py",
+        "vllm/utils/*.py",
+        "vllm/utils.py",
+        "vllm/spec_decode/*.py",
+        "vllm/worker/*.py",
+        "vllm/attention/*.py",
+        "vllm/model_executor/layers/*sampler*.py",
+        "vllm/model_executor/models/medusa.py",
+        "vllm/model_executor/models/mlp_speculator.py",
+        "vllm/v1/*.py",
+    ),
+    config=ConfigAnchor(
+        cls="SpeculativeConfig",
+        engine_cls="VllmConfig",
+        paths=("vllm/config.py", "vllm/config/*.py"),
+        objects={"speculative_config": "SpeculativeConfig", "vllm_config": "VllmConfig"},
+        method_field="method",
+        method_type="SpeculativeMethod",
+        count_field="num_speculative_tokens",
+        tree_field="speculative_token_tree",
+        backend_field="attention_backend",
+    ),
+    runners=(
+        RunnerAnchor("v0", "vllm/spec_decode/spec_decode_worker.py", "SpecDecodeWorker", "sampler_output"),
+        RunnerAnchor("v1", "vllm/v1/worker/gpu_model_runner.py", "GPUModelRunner", "propose"),
+        RunnerAnchor("v2", "vllm/v1/worker/gpu/model_runner.py", "GPUModelRunner", "propose"),
+    ),
+    workers=(WorkerAnchor("vllm/v1/worker/gpu_worker.py", "Worker"),),
+    environment="envs",
+    environment_path="vllm/envs.py",
+    platform=("current_platform",),
+    platform_default=("is_cuda", "is_cuda_alike"),
+    device_flags=("HAS_TRITON",),
+)
