@@ -6,6 +6,8 @@ it is read back, and derived values are decoded with a typed schema, never unpic
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Protocol
 
 
@@ -30,3 +32,9 @@ class NoCache:
 
     def put(self, kind: str, key: str, version: int, value: bytes) -> None:
         """Forgets."""
+
+
+def folder() -> Path:
+    """Where this user's cache lies; it need not exist."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base, "specaudit")

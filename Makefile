@@ -1,0 +1,56 @@
+# One command each: `make demo` scans a real release, `make test` passes the tests. Needs Python 3.11+, git, make.
+VENV ?= .venv
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
+JOBS ?= 2
+ENGINE ?= vllm==0.33.0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format lock check-readme releases bench clean
+
+help: ## Show this list.
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
+
+demo: $(BIN)/.runtime ## Scan a real vLLM release from the package index (about 8 MB are read).
+	$(BIN)/specaudit scan "$(ENGINE)"
+
+test: $(BIN)/.dev ## Run every test.
+	$(BIN)/python -m pytest -q -n $(JOBS) $(TESTS)
+
+lint: $(BIN)/.dev ## ruff and mypy.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(BIN)/.dev ## Let ruff write what lint would complain about.
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format --quiet .
+
+check-readme: $(BIN)/.dev ## Compare the README's help texts with the program.
+	$(BIN)/python -m pytest -q tests/test_readme.py
+
+releases: $(BIN)/.runtime ## Scan every vLLM release from 0.9.2 to 0.33.0 and two of SGLang.
+	$(BIN)/specaudit scan $(shell cat benchmarks/releases.txt) --no-rules --brief
+
+bench: $(BIN)/.dev ## Time the scan beside semgrep, ast-grep and grep; prints a Markdown table.
+	$(BIN)/python benchmarks/scan.py
+
+lock: $(BIN)/.dev ## Write constraints.txt: the versions that pip resolves today.
+	$(BIN)/python benchmarks/lock.py > constraints.txt.new && mv constraints.txt.new constraints.txt
+
+clean: ## Remove what was built; the cache of releases is under ~/.cache/specaudit.
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer found; pass PYTHON=/path/to/python3." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(BIN)/.runtime: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(BIN)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -c constraints.txt -e '.[dev,ddtree]'
+	@touch $@ $(BIN)/.runtime

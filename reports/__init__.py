@@ -1,0 +1,1 @@
+"""Templates and JSON schemas that ship with specaudit, packaged as ``specaudit.reports``."""

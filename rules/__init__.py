@@ -1,0 +1,1 @@
+"""Rule documents that ship with specaudit, packaged as ``specaudit.rules``."""

@@ -1,0 +1,12 @@
+"""``specaudit report``: to be filled."""
+
+from __future__ import annotations
+
+from specaudit.cli.root import sub_app
+
+app = sub_app()
+
+
+@app.command()
+def report() -> None:
+    """To be filled."""

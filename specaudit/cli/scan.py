@@ -1,0 +1,12 @@
+"""``specaudit scan``: to be filled."""
+
+from __future__ import annotations
+
+from specaudit.cli.root import sub_app
+
+app = sub_app()
+
+
+@app.command()
+def scan() -> None:
+    """To be filled."""
