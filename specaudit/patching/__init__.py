@@ -1,0 +1,1 @@
+"""Changing an installed engine: plan -> apply -> journal -> verify, and back."""

@@ -1,0 +1,1 @@
+"""Recipes: one file each; :func:`specaudit.patching.recipes.registry.recipes` lists them."""
