@@ -1,0 +1,228 @@
+"""Rule x Index -> Finding. A match is not a status: the subject, the tests and their order decide it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specaudit.index import Index
+from specaudit.model import Evidence, Failure, Finding, Search, Status, TreeVerdict
+from specaudit.ruling import relations
+from specaudit.ruling.answers import Answer, joined
+from specaudit.ruling.places import Ground, Place
+from specaudit.ruling.rule import (
+    All,
+    AnyOf,
+    Declares,
+    Difference,
+    Exists,
+    Flows,
+    Inherits,
+    Match,
+    Not,
+    Order,
+    Overrides,
+    Passes,
+    Rule,
+    Some,
+    Subject,
+    Test,
+    Uses,
+    Verdict,
+    Writers,
+)
+
+MAX_SITES = 20
+_RELATIONS: dict[type, Callable[[Ground, Any, tuple[Place, ...]], Answer]] = {
+    Match: relations.match,
+    Uses: relations.uses,
+    Declares: relations.declares,
+    Inherits: relations.inherits,
+    Overrides: relations.overrides,
+    Writers: relations.writers,
+    Passes: relations.passes,
+    Order: relations.order,
+    Flows: relations.flows,
+}
+
+
+def evaluate(
+    rules: Iterable[Rule], index: Index, tree: TreeVerdict | None = None
+) -> tuple[tuple[Finding, ...], tuple[Failure, ...]]:
+    """The status of every rule on one engine.
+
+    Returns:
+        One finding per rule, in the rules' order; and one failure for each rule that could not be evaluated (its
+        finding says ``not-found``, with the reason).
+    """
+    ground = Ground(index, tree)
+    findings: list[Finding] = []
+    failures: list[Failure] = []
+    for rule in rules:
+        try:
+            findings.append(judge(rule, ground))
+        except (RuntimeError, RecursionError, MemoryError) as bad:
+            reason = f"could not be evaluated: {type(bad).__name__}: {str(bad).partition(chr(10))[0]}"
+            failures.append(Failure(rule.name, f"rule {rule.id} {reason}"))
+            findings.append(_finding(rule, "not-found", (), (), None, reason))
+    return tuple(findings), tuple(failures)
+
+
+def judge(rule: Rule, ground: Ground) -> Finding:
+    """The status of one rule, with its sites or with the record of the search."""
+    engine = ground.index.snapshot.engine.name
+    if rule.engine != engine:
+        return _finding(rule, "not-applicable", (), (), None, f"the rule is about {rule.engine}, this is {engine}")
+    here = _here(ground, rule.subject)
+    if rule.applies is not None:
+        answer = ask(rule.applies, ground, here)
+        if not answer.holds:
+            reason = "what the defect needs is not in this engine"
+            return _finding(rule, "not-applicable", (), answer.sites, _search(ground, answer), _with(reason, answer))
+    if rule.subject is not None and not here.places:
+        return _missing(rule, ground, rule.subject)
+    return _status(rule, ground, here)
+
+
+def _status(rule: Rule, ground: Ground, here: Here) -> Finding:
+    places = here.places
+    home = tuple(ground.evidence(p.path, p.line) for p in places) if rule.subject and _is_named(rule.subject) else ()
+    present = ask(rule.present, ground, here)
+    if present.holds:
+        return _finding(rule, "present", places, present.sites or home, _search(ground, present), _with("", present))
+    if rule.partial is not None:
+        partial = ask(rule.partial, ground, here)
+        if partial.holds:
+            return _finding(
+                rule, "partial", places, partial.sites or home, _search(ground, partial), _with("", partial)
+            )
+    if rule.fixed is not None:
+        fixed = ask(rule.fixed, ground, here)
+        if not fixed.holds:
+            reason = "the code is there, in neither the defective nor the corrected shape that the rule describes"
+            return _finding(rule, "not-found", places, home, _search(ground, fixed), _with(reason, fixed))
+        return _finding(rule, "fixed", places, fixed.sites or home, _search(ground, present), _with("", fixed))
+    return _finding(rule, rule.otherwise, places, present.sites or home, _search(ground, present), _with("", present))
+
+
+def _missing(rule: Rule, ground: Ground, subject: Subject) -> Finding:
+    files = ground.files(subject.files)
+    asked = f"{rule.id}: {subject}"
+    reason = f"{subject} is not in this engine"
+    broken = [failure.path for failure in ground.index.failures if failure.path in files]
+    if broken:
+        reason += f"; {len(broken)} of the files could not be read as Python ({', '.join(broken[:3])})"
+    status: Status = "not-found" if broken else rule.missing
+    return _finding(rule, status, (), (), ground.index.searched(files, asked, len(files)), reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Where a test looks when it does not say so itself."""
+
+    places: tuple[Place, ...]
+    words: str
+
+
+def _here(ground: Ground, subject: Subject | None) -> Here:
+    return Here(ground.places(subject), str(subject)) if subject else Here((), "nowhere")
+
+
+def ask(test: Test, ground: Ground, here: Here) -> Answer:
+    """Answers one test."""
+    if isinstance(test, All):
+        answers: list[Answer] = []
+        for inner in test.of:
+            answers.append(ask(inner, ground, here))
+            if not answers[-1].holds:
+                return joined(False, answers, "and")
+        return joined(True, answers, "and")
+    if isinstance(test, AnyOf):
+        every = [ask(inner, ground, here) for inner in test.of]
+        return joined(any(answer.holds for answer in every), every, "or")
+    if isinstance(test, Not):
+        return ask(test.of, ground, here).negated()
+    if isinstance(test, Exists):
+        return _exists(ground, test.at)
+    if isinstance(test, Difference):
+        return relations.difference(ground, test)
+    if isinstance(test, Verdict):
+        return relations.verdict(ground, test)
+    there = _here(ground, test.at) if test.at else here
+    if isinstance(test, Some):
+        return _some(test, ground, there)
+    answer = _RELATIONS[type(test)](ground, test, there.places)
+    return replace(answer, asked=f"{answer.asked} in {there.words}")
+
+
+def _some(test: Some, ground: Ground, there: Here) -> Answer:
+    every = [ask(test.of, ground, Here((place,), place.symbol)) for place in there.places]
+    holds = any(answer.holds for answer in every)
+    answer = joined(holds, [one for one in every if one.holds == holds], "or")
+    asked = f"one place in {there.words} with {every[0].asked if every else 'what is asked'}"
+    return replace(answer, asked=asked, files=frozenset(place.path for place in there.places))
+
+
+def _exists(ground: Ground, at: Subject) -> Answer:
+    files = ground.files(at.files)
+    places = ground.places(at)
+    sites = tuple(ground.evidence(p.path, p.line) for p in places)
+    return Answer(bool(places), sites, str(at), frozenset(files), len(files))
+
+
+def _is_named(subject: Subject) -> bool:
+    return bool(subject.classes or subject.functions)
+
+
+def _search(ground: Ground, answer: Answer) -> Search | None:
+    """The record of what was looked through, for an answer that rests on absence."""
+    if not answer.files:
+        return None
+    return ground.index.searched(answer.files, answer.asked, answer.looked_at)
+
+
+def _with(reason: str, answer: Answer) -> str:
+    return "; ".join(part for part in (reason, *answer.notes) if part)
+
+
+def _finding(
+    rule: Rule,
+    status: Status,
+    places: tuple[Place, ...],
+    sites: tuple[Evidence, ...],
+    searched: Search | None,
+    reason: str,
+) -> Finding:
+    symbol = ", ".join(dict.fromkeys(place.symbol for place in places if place.definition)) or _symbol(rule)
+    shown = tuple(sorted(sites, key=lambda site: (site.path, site.line)))[:MAX_SITES]
+    return Finding(
+        rule=rule.id,
+        severity=rule.severity,
+        status=status,
+        title=rule.title,
+        symbol=symbol,
+        runner=rule.runner,
+        methods=rule.methods,
+        sites=shown,
+        searched=searched if status != "present" or not shown else None,
+        fingerprint=fingerprint(rule.id, symbol, shown),
+        reason=reason,
+        fix=rule.remedy.recipe or None,
+    )
+
+
+def _symbol(rule: Rule) -> str:
+    subject = rule.subject
+    if subject is None:
+        return ""
+    owner = "|".join(subject.classes)
+    return ".".join(part for part in (owner, "|".join(subject.functions)) if part)
+
+
+def fingerprint(rule: str, symbol: str, sites: Iterable[Evidence]) -> str:
+    """What makes a finding the same finding: rule, symbol and the sites' texts, white space aside; no line, no path."""
+    texts = sorted({re.sub(r"\s+", "", site.text) for site in sites})
+    return hashlib.sha256("\0".join((rule, symbol, *texts)).encode()).hexdigest()[:32]

@@ -1,0 +1,139 @@
+"""Where rules come from: the packaged folder, and folders of the user's own. Reading them never runs code.
+
+Limits: at most ``MAX_RULES`` documents in all; what one document may be is in :mod:`specaudit.ruling.document`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from specaudit.errors import ConfigurationError
+from specaudit.ruling.document import MAX_BYTES, DocumentError
+from specaudit.ruling.rule import Rule
+from specaudit.ruling.schema import read_rule
+
+MAX_RULES = 1_000
+
+
+@dataclass(frozen=True)
+class Rulebook:
+    """Rule documents as bytes, in the order of their names; parsed when :attr:`rules` is first asked for.
+
+    ``digest`` identifies the set, so that findings can be kept between runs without parsing a single document.
+    """
+
+    documents: tuple[tuple[str, bytes, Literal["packaged", "user"]], ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over names and contents."""
+        made = hashlib.sha256()
+        for name, data, _ in self.documents:
+            made.update(f"{name}\0{len(data)}\0".encode() + data)
+        return made.hexdigest()
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules, checked.
+
+        Raises:
+            DocumentError: a document is wrong, or two have the same id; the message counts the other bad ones.
+        """
+        made: dict[str, Rule] = {}
+        bad: list[DocumentError] = []
+        for name, data, source in self.documents:
+            try:
+                rule = read_rule(_decode(name, data), name, source)
+                if rule.id in made:
+                    raise DocumentError(f"{name}:1", f"the id {rule.id!r} is taken by {made[rule.id].name}")
+                made[rule.id] = rule
+            except DocumentError as wrong:
+                bad.append(wrong)
+        if bad:
+            more = f" (and {len(bad) - 1} more documents are wrong)" if len(bad) > 1 else ""
+            raise DocumentError(bad[0].where, bad[0].reason + more, bad[0].hint) from bad[0]
+        return tuple(made.values())
+
+    def rule(self, rule_id: str) -> Rule:
+        """The rule of that id.
+
+        Raises:
+            ConfigurationError: there is none; the message names similar ids.
+        """
+        import difflib
+
+        for rule in self.rules:
+            if rule.id == rule_id:
+                return rule
+        close = difflib.get_close_matches(rule_id, [rule.id for rule in self.rules], 3, 0.4)
+        hint = f"Did you mean {' or '.join(close)}?" if close else "`specaudit rules list` prints all ids."
+        raise ConfigurationError(f"There is no rule {rule_id!r}.", hint)
+
+
+def _decode(name: str, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as bad:
+        line = data[: bad.start].count(b"\n") + 1
+        raise DocumentError(f"{name}:{line}", "the document is not UTF-8") from bad
+
+
+def rulebook(folders: Sequence[Path] = (), *, packaged: bool = True) -> Rulebook:
+    """The packaged rules followed by those of the given folders (``*.yaml`` and ``*.yml``, not recursive).
+
+    Raises:
+        ConfigurationError: a folder does not exist or holds no rules, a file cannot be read or is too large, or there
+            are more than ``MAX_RULES`` documents.
+    """
+    documents: list[tuple[str, bytes, Literal["packaged", "user"]]] = []
+    if packaged:
+        for resource in sorted(files("specaudit.rules").iterdir(), key=lambda one: one.name):
+            if resource.name.endswith(".yaml"):
+                documents.append((f"rules/{resource.name}", resource.read_bytes(), "packaged"))
+    for folder in folders:
+        documents += [(str(path), _read(path), "user") for path in _listing(folder, MAX_RULES - len(documents))]
+    return Rulebook(tuple(documents))
+
+
+def _listing(folder: Path, room: int) -> list[Path]:
+    try:
+        if not folder.is_dir():
+            raise ConfigurationError(f"There is no folder {folder}.", "Give --rules a folder of YAML documents.")
+        found = _capped((p for p in folder.iterdir() if p.suffix in (".yaml", ".yml")), room, folder)
+    except OSError as bad:
+        raise ConfigurationError(
+            f"The folder {folder} cannot be read: {bad.strerror}.", "Check its permissions."
+        ) from bad
+    if not found:
+        raise ConfigurationError(f"The folder {folder} holds no *.yaml document.", "Give --rules a folder of rules.")
+    return sorted(found)
+
+
+def _capped(paths: Iterable[Path], room: int, folder: Path) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        if len(found) >= room:
+            raise ConfigurationError(
+                f"{folder} holds too many rules: the limit is {MAX_RULES} in all.", "Split the folder."
+            )
+        found.append(path)
+    return found
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if not path.is_file():  # a FIFO or device would never end
+            raise DocumentError(f"{path}:1", "this is no regular file")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as bad:
+        raise DocumentError(f"{path}:1", f"cannot be read: {bad.strerror}", "Check its permissions.") from bad
+    if len(data) > MAX_BYTES:
+        raise DocumentError(f"{path}:1", f"the document has more than {MAX_BYTES} bytes")
+    return data

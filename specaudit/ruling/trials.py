@@ -1,0 +1,158 @@
+"""A rule's own tests: its examples, and on real trees its mutations (put the defective shape back, see it flip)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from specaudit.index import Index
+from specaudit.model import (
+    EngineFacts,
+    Environment,
+    FileEntry,
+    Finding,
+    Search,
+    Target,
+    TreePart,
+    TreeVerdict,
+)
+from specaudit.ruling.evaluate import judge
+from specaudit.ruling.places import Ground
+from specaudit.ruling.rule import Edit, Example, Mutation, Rule
+from specaudit.ruling.shapes import find_all
+from specaudit.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from ast_grep_py import SgNode
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One thing tried; ``skipped`` is a mutation for which no tree has the status that it starts from."""
+
+    rule: str
+    what: str
+    outcome: Literal["passed", "failed", "skipped"]
+    reason: str = ""
+
+
+def examples(rule: Rule) -> Iterator[Trial]:
+    """Judges each example of the rule and compares the status with the one under which it stands."""
+    for example in rule.examples:
+        finding = judge(rule, Ground(_index(rule, example), _tree(example)))
+        what = f"{rule.name}:{example.line} example {example.status}"
+        if finding.status == example.status:
+            yield Trial(rule.id, what, "passed")
+        else:
+            yield Trial(rule.id, what, "failed", f"the rule says {finding.status}{_because(finding)}")
+
+
+def mutations(rule: Rule, trees: Iterable[tuple[str, Index]]) -> Iterator[Trial]:
+    """Applies each mutation to the first and the last tree that has its first status.
+
+    Args:
+        rule: the rule.
+        trees: (name, index) pairs, oldest first.
+    """
+    known = tuple(trees)
+    statuses = [judge(rule, Ground(index)).status for _, index in known] if rule.mutations else []
+    for mutation in rule.mutations:
+        fitting = [tree for tree, status in zip(known, statuses, strict=True) if status == mutation.before]
+        what = f"{rule.name} mutation {mutation.before} -> {mutation.after}"
+        if not fitting:
+            yield Trial(rule.id, what, "skipped", f"no tree given is {mutation.before}")
+        for name, index in dict(fitting[:1] + fitting[-1:]).items():
+            yield _mutated(rule, mutation, f"{what} on {name}", index)
+
+
+def _mutated(rule: Rule, mutation: Mutation, what: str, index: Index) -> Trial:
+    changed: dict[str, str] = {}
+    for edit in mutation.edits:
+        changed |= dict(_edited(rule, edit, _overlay(index, changed)))
+    if not changed:
+        return Trial(rule.id, what, "failed", "no edit finds anything to change")
+    finding = judge(rule, Ground(_overlay(index, changed)))
+    if finding.status == mutation.after:
+        return Trial(rule.id, what, "passed")
+    return Trial(rule.id, what, "failed", f"after the edit the rule says {finding.status}{_because(finding)}")
+
+
+def _edited(rule: Rule, edit: Edit, index: Index) -> Iterator[tuple[str, str]]:
+    """(path, new text) of every file that the edit changes."""
+    ground = Ground(index)
+    subject = edit.at or rule.subject
+    assert subject is not None, "an edit of a rule without subject needs its own `at`"
+    nodes: dict[str, list[SgNode]] = {}
+    for place in ground.places(subject):
+        node = ground.node(place)
+        if node is not None:
+            nodes.setdefault(place.path, []).extend(find_all(node, edit.shape))
+    if edit.first:
+        nodes = {path: found[:1] for path, found in list(nodes.items())[:1]}
+    for path, found in nodes.items():
+        if found:
+            yield path, _replaced(index.source(path), found, edit.text)
+
+
+def _replaced(source: str, nodes: list[SgNode], text: str) -> str:
+    """Replaces outermost nodes, last first. An empty text takes a comma after the node with it."""
+    spans = sorted({(node.range().start.index, node.range().end.index): node for node in nodes}.items())
+    outer: list[tuple[int, int, SgNode]] = []
+    for (start, end), node in spans:
+        if not outer or start >= outer[-1][1]:
+            outer.append((start, end, node))
+    for start, end, node in reversed(outer):
+        filled = re.sub(r"\$([A-Z_]+)", lambda m, node=node: _captured(node, m[1]), text)  # type: ignore[misc]
+        if not text:
+            end += len(source[end:]) - len(re.sub(r"^\s*,", "", source[end:], count=1))
+        source = source[:start] + filled + source[end:]
+    return source
+
+
+def _captured(node: SgNode, name: str) -> str:
+    found = node.get_match(name)
+    return found.text() if found is not None else ""
+
+
+def _because(finding: Finding) -> str:
+    sites = f" at {finding.sites[0].path}:{finding.sites[0].line}" if finding.sites else ""
+    return sites + (f" ({finding.reason})" if finding.reason else "")
+
+
+# --- small engines --------------------------------------------------------------------------------------------------
+
+
+def _index(rule: Rule, example: Example) -> Index:
+    return Index(of_texts(rule.engine, example.files))
+
+
+def of_texts(engine: str, texts: Mapping[str, str]) -> Snapshot:
+    """A snapshot of source texts by package-relative path."""
+    blobs = {path: text.encode() for path, text in texts.items()}
+    entries = {path: FileEntry(path, hashlib.sha256(data).hexdigest(), len(data)) for path, data in blobs.items()}
+    facts = EngineFacts(engine, "", "dir", "", len(entries))
+    return Snapshot(Target("example"), facts, Environment(), entries, blobs.__getitem__)
+
+
+def _overlay(index: Index, changed: Mapping[str, str]) -> Index:
+    """The same engine with some files' texts replaced."""
+    before = index.snapshot
+    blobs = {path: text.encode() for path, text in changed.items()}
+    entries = dict(before.files)
+    for path, data in blobs.items():
+        entries[path] = FileEntry(path, hashlib.sha256(data).hexdigest(), len(data))
+
+    def read(path: str) -> bytes:
+        return blobs[path] if path in blobs else before.read(path)
+
+    return Index(Snapshot(before.target, before.engine, before.environment, entries, read, cache=before.cache))
+
+
+def _tree(example: Example) -> TreeVerdict | None:
+    if not example.tree:
+        return None
+    parts = {part: TreePart(verdict, searched=Search(0, 0, "", "", 0)) for part, verdict in example.tree.items()}
+    return TreeVerdict(parts["drafting"], parts["attention"], parts["verification"])
