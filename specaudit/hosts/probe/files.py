@@ -1,5 +1,108 @@
-"""Walks and hashes an engine's ``.py`` files. (In the making; folder, local and SSH hosts share it.)
+"""Walks and hashes the ``.py`` files of a package.
 
-Planned: ``listing(root, package) -> (files: list[(path, sha256, size)], errors: list[(path, error)])``: follows symbolic
-links, survives loops, dangling links, unreadable and oversized files. Python 3.8, stdlib only.
+Runs here and on hosts (see installed.py). Symbolic links are followed, as an import would (uv and Nix install by them);
+loops, dangling links, devices, oversized and unreadable files become errors of their own, and the walk goes on.
 """
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterable
+
+#: The largest source file of an engine is 0.4 MB; something larger is data with the wrong name.
+MAX_SOURCE = 8 << 20
+#: Links to folders can multiply a tree without end; real engines have some 3,000 files.
+MAX_FILES = 100_000
+
+
+def listing(root: str, package: str) -> tuple[list[tuple[str, str, int]], list[tuple[str, str]]]:
+    """All ``.py`` files under ``root/package``.
+
+    Returns:
+        ``files``: sorted (path, SHA-256 in hex, size in bytes), paths relative to ``root`` with ``/``;
+        ``errors``: sorted (path, what is wrong).
+    """
+    walk = _Walk(root)
+    walk.folder(package, ())
+    return sorted(walk.files), sorted(walk.errors)
+
+
+def digest(pairs: Iterable[tuple[str, str]]) -> str:
+    """SHA-256 over the sorted (path, SHA-256) pairs of some files: the ``digest`` of an engine."""
+    return hashlib.sha256("".join(f"{path}\0{sha}\n" for path, sha in sorted(pairs)).encode()).hexdigest()
+
+
+def read(root: str, path: str) -> bytes:
+    """One file's bytes.
+
+    Raises:
+        OSError: not there, not a regular file, too large, or ``path`` leads out of ``root``.
+    """
+    if path.startswith("/") or ".." in path.split("/"):
+        raise OSError(errno.EINVAL, "path leads out of the package", path)
+    # Non-blocking: opening a pipe would wait for its writer.
+    handle = os.open(os.path.join(root, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        if facts.st_size > MAX_SOURCE:
+            raise OSError(errno.EFBIG, f"{facts.st_size} bytes is no source file, at most {MAX_SOURCE} are read", path)
+        parts = [os.read(handle, facts.st_size + 1)]
+        while parts[-1] and sum(map(len, parts)) < facts.st_size:
+            parts.append(os.read(handle, facts.st_size))
+    finally:
+        os.close(handle)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class _Walk:
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.files: list[tuple[str, str, int]] = []
+        self.errors: list[tuple[str, str]] = []
+
+    def folder(self, path: str, above: tuple[tuple[int, int], ...]) -> None:
+        """Takes one folder; ``above`` identifies the folders that it is inside of."""
+        full = os.path.join(self.root, path)
+        try:
+            facts = os.stat(full)
+            me = facts.st_dev, facts.st_ino
+            if me in above:
+                self.error(path, "symbolic link to a folder that it is in")
+                return
+            with os.scandir(full) as entries:
+                listed = list(entries)
+        except OSError as bad:
+            self.error(path, bad.strerror or str(bad))
+            return
+        for entry in listed:
+            inner = path + "/" + entry.name
+            if len(self.files) >= MAX_FILES:
+                self.error(path, f"more than {MAX_FILES} files; the rest was not read")
+                return
+            if entry.is_dir():
+                if entry.name != "__pycache__":
+                    self.folder(inner, (*above, me))
+            elif entry.name.endswith(".py"):
+                self.file(inner)
+
+    def file(self, path: str) -> None:
+        """Takes one file."""
+        try:
+            path.encode("utf-8")
+            data = read(self.root, path)
+        except UnicodeEncodeError:
+            self.error(path, "file name is not UTF-8")
+        except OSError as bad:
+            dangling = bad.errno == errno.ENOENT and os.path.islink(os.path.join(self.root, path))
+            self.error(path, "dangling symbolic link" if dangling else bad.strerror or str(bad))
+        else:
+            self.files.append((path, hashlib.sha256(data).hexdigest(), len(data)))
+
+    def error(self, path: str, why: str) -> None:
+        """Keeps one error."""
+        self.errors.append((path.encode("utf-8", "backslashreplace").decode("utf-8"), why))
