@@ -1,0 +1,347 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""Small kernels around the forward pass: depth positions and masks before it, chain order after it. All one launch.
+
+Flat rows of a step: request b has rows row_starts[b] .. row_starts[b + 1] - 1 (the engine's query_start_loc).
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..layout import Tree
+from .state import TreeState
+
+
+@triton.jit
+def _prepare_kernel(
+    Positions,
+    ContextLens,
+    Slots,
+    RowStarts,
+    NumComputed,
+    PrefillLens,
+    # slots -> batch
+    FromParents,
+    FromDepths,
+    FromChild,
+    FromSibling,
+    FromWords,
+    FromRows,
+    ToParents,
+    ToDepths,
+    ToChild,
+    ToSibling,
+    ToWords,
+    ToRows,
+    requests,
+    tree_requests,
+    R,
+    W: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WORDS: tl.constexpr,
+):
+    b = tl.program_id(0)
+    row = tl.arange(0, BLOCK)
+    inside = row < R
+    slot = tl.zeros([], tl.int64)
+    start = tl.zeros([], tl.int32)
+    length = tl.zeros([], tl.int32)
+    context = tl.zeros([], tl.int32)
+    count = tl.zeros([], tl.int32)
+    if b < requests:
+        slot = tl.load(Slots + b).to(tl.int64)
+        start = tl.load(RowStarts + b)
+        length = tl.load(RowStarts + b + 1) - start
+        count = tl.full([], 1, tl.int32)
+        if b < tree_requests:
+            context = tl.load(NumComputed + slot)
+            if context >= tl.load(PrefillLens + slot):  # below it, drafts are placeholders that nobody proposed
+                count = tl.minimum(tl.load(FromRows + slot), length)
+    tl.store(ContextLens + b, context)
+    tl.store(ToRows + b, count)
+    node = inside & (row > 0) & (row < count)
+    used = inside & (row < count)
+    source = slot * R + row
+    target = b.to(tl.int64) * R + row
+    depth = tl.load(FromDepths + source, mask=node, other=0)
+    tl.store(ToDepths + target, depth, mask=inside)
+    tl.store(ToParents + target, tl.load(FromParents + source, mask=node, other=-1), mask=inside)
+    child = tl.load(FromChild + source, mask=used, other=-1)
+    tl.store(ToChild + target, tl.where(child < count, child, -1), mask=inside)
+    sibling = tl.load(FromSibling + source, mask=used, other=-1)
+    tl.store(ToSibling + target, tl.where(sibling < count, sibling, -1), mask=inside)
+    word = tl.arange(0, WORDS)
+    own = tl.where(word[None, :] == row[:, None] // 32, 1 << (row[:, None] % 32), 0)
+    bits = tl.load(FromWords + source[:, None] * W + word[None, :], mask=node[:, None] & (word < W)[None, :], other=0)
+    bits = tl.where(node[:, None], bits, own)
+    tl.store(ToWords + target[:, None] * W + word[None, :], bits, mask=inside[:, None] & (word < W)[None, :])
+    if b < tree_requests:
+        position = context.to(tl.int64) + depth
+        tl.store(Positions + start + row, position, mask=inside & (row < length))
+
+
+def prepare(
+    state: TreeState,
+    positions: Tensor,
+    slots: Tensor,
+    row_starts: Tensor,
+    num_computed: Tensor,
+    prefill_lens: Tensor,
+    tree_requests: int,
+) -> None:
+    """Gather the step's trees into batch order and write depth positions in place, after the KV slots were computed.
+
+    positions [T] int64; slots [B] int64; row_starts [B + 1] int32; num_computed, prefill_lens [S] int32 by slot. The
+    first `tree_requests` requests are trees; the others become a root alone. Padded requests up to S become inert.
+    """
+    source, batch = state.slots, state.batch
+    words = batch.ancestors.shape[2]
+    _prepare_kernel[(batch.batch,)](
+        positions,
+        state.context_lens,
+        slots,
+        row_starts,
+        num_computed,
+        prefill_lens,
+        source.parents,
+        source.depths,
+        source.first_child,
+        source.next_sibling,
+        source.ancestors,
+        source.num_rows,
+        batch.parents,
+        batch.depths,
+        batch.first_child,
+        batch.next_sibling,
+        batch.ancestors,
+        batch.num_rows,
+        slots.shape[0],
+        tree_requests,
+        state.rows,
+        W=words,
+        BLOCK=triton.next_power_of_2(state.rows),
+        WORDS=triton.next_power_of_2(words),
+    )
+
+
+@triton.jit
+def _chain_kernel(Slots, Parents, Depths, Child, Sibling, Words, Rows, length, R, W: tl.constexpr, BLOCK: tl.constexpr):
+    slot = tl.load(Slots + tl.program_id(0)).to(tl.int64)
+    if slot >= 0:
+        row = tl.arange(0, BLOCK)
+        inside = row < R
+        used = row <= length
+        base = slot * R + row
+        tl.store(Parents + base, tl.where(used, row - 1, -1), mask=inside)
+        tl.store(Depths + base, tl.where(used, row, 0), mask=inside)
+        tl.store(Child + base, tl.where(row < length, row + 1, -1), mask=inside)
+        tl.store(Sibling + base, tl.full([BLOCK], -1, tl.int32), mask=inside)
+        for w in range(W):
+            first = w * 32
+            seen = tl.minimum(tl.maximum(row + 1 - first, 0), 32)  # bits 0 .. row of the mask that fall into this word
+            bits = tl.where(seen == 32, -1, (1 << (seen % 32)) - 1)
+            own = tl.where(row // 32 == w, 1 << (row % 32), 0)
+            tl.store(Words + base * W + w, tl.where(used, bits, own), mask=inside)
+        tl.store(Rows + slot, length + 1)
+
+
+def write_chains(state: TreeState, slots: Tensor, length: int) -> None:
+    """Give the slots [B] int64 (-1: none) a chain of min(length, N) nodes: what the stock drafter proposed."""
+    tree = state.slots
+    _chain_kernel[(slots.shape[0],)](
+        slots,
+        tree.parents,
+        tree.depths,
+        tree.first_child,
+        tree.next_sibling,
+        tree.ancestors,
+        tree.num_rows,
+        min(length, state.nodes),
+        state.rows,
+        W=tree.ancestors.shape[2],
+        BLOCK=triton.next_power_of_2(state.rows),
+    )
+
+
+@triton.jit
+def _scatter_kernel(
+    Slots,
+    FromParents,
+    FromDepths,
+    FromChild,
+    FromSibling,
+    FromWords,
+    FromRows,
+    ToParents,
+    ToDepths,
+    ToChild,
+    ToSibling,
+    ToWords,
+    ToRows,
+    R,
+    W: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WORDS: tl.constexpr,
+):
+    b = tl.program_id(0)
+    slot = tl.load(Slots + b).to(tl.int64)
+    if slot >= 0:
+        row = tl.arange(0, BLOCK)
+        inside = row < R
+        source = b * R + row
+        target = slot * R + row
+        tl.store(ToParents + target, tl.load(FromParents + source, mask=inside), mask=inside)
+        tl.store(ToDepths + target, tl.load(FromDepths + source, mask=inside), mask=inside)
+        tl.store(ToChild + target, tl.load(FromChild + source, mask=inside), mask=inside)
+        tl.store(ToSibling + target, tl.load(FromSibling + source, mask=inside), mask=inside)
+        word = tl.arange(0, WORDS)
+        held = inside[:, None] & (word < W)[None, :]
+        bits = tl.load(FromWords + source[:, None] * W + word[None, :], mask=held)
+        tl.store(ToWords + target[:, None] * W + word[None, :], bits, mask=held)
+        tl.store(ToRows + slot, tl.load(FromRows + b))
+
+
+def scatter(state: TreeState, proposed: Tree, slots: Tensor) -> None:
+    """Trees in batch order to their request slots [B] int64; slot -1 (padding) is skipped."""
+    tree = state.slots
+    words = tree.ancestors.shape[2]
+    _scatter_kernel[(slots.shape[0],)](
+        slots,
+        proposed.parents,
+        proposed.depths,
+        proposed.first_child,
+        proposed.next_sibling,
+        proposed.ancestors,
+        proposed.num_rows,
+        tree.parents,
+        tree.depths,
+        tree.first_child,
+        tree.next_sibling,
+        tree.ancestors,
+        tree.num_rows,
+        state.rows,
+        W=words,
+        BLOCK=triton.next_power_of_2(state.rows),
+        WORDS=triton.next_power_of_2(words),
+    )
+
+
+@triton.jit
+def _compact_kernel(
+    Out,
+    OutPositions,
+    OutStarts,
+    OutRejected,
+    In,
+    InStarts,
+    InPositions,
+    Accepted,
+    NumAccepted,
+    NumRejected,
+    in_row,
+    out_row,
+    tree_requests,
+    D,
+    LAYERS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    b = tl.program_id(0)
+    j = tl.program_id(1)
+    start = tl.load(InStarts + b)
+    out_start = tl.load(OutStarts + b)
+    rows = tl.load(OutStarts + b + 1) - out_start
+    source = start + j
+    rejected = tl.zeros([], tl.int32)
+    if b < tree_requests:
+        accepted = tl.load(NumAccepted + b)
+        chosen = tl.load(Accepted + b * D + j - 1, mask=(j > 0) & (j <= accepted), other=0)
+        source = start + tl.maximum(chosen, 0)  # behind the accepted rows the root again: rejected, but readable
+        rejected = rows - 1 - accepted
+    else:
+        rejected = tl.load(NumRejected + b)
+    if j < rows:
+        position = tl.load(InPositions + start) + j
+        tl.store(OutPositions + out_start + j, position)
+        column = tl.arange(0, BLOCK)
+        target = (out_start + j).to(tl.int64) * out_row
+        for layer in range(LAYERS):
+            pointer = tl.load(In + layer).to(tl.pointer_type(Out.dtype.element_ty))
+            for first in range(0, WIDTH, BLOCK):
+                mask = first + column < WIDTH
+                x = tl.load(pointer + source.to(tl.int64) * in_row + first + column, mask=mask)
+                tl.store(Out + target + layer * WIDTH + first + column, x, mask=mask)
+    if j == 0:
+        tl.store(OutRejected + b, rejected)
+
+
+def compact(
+    state: TreeState,
+    hidden: list[Tensor],
+    positions: Tensor,
+    row_starts: Tensor,
+    num_rejected: Tensor,
+    tree_requests: int,
+    max_rows: int,
+    out: CompactBuffers,
+) -> None:
+    """Root and accepted rows of tree requests in chain order, then the rows of all other requests as they are.
+
+    hidden: the target's auxiliary states, L tensors [T, C]; out.hidden [T', L * C] holds them side by side, as the
+    drafter concatenates them. out.row_starts [B + 1] says how many rows each request gets (at least its accepted ones
+    + 1) and is filled by the caller; out.positions are sequential, out.rejected counts rows of the new layout.
+    """
+    first = hidden[0]
+    _compact_kernel[(row_starts.shape[0] - 1, max_rows)](
+        out.hidden,
+        out.positions,
+        out.row_starts,
+        out.rejected,
+        out.pointers_to(hidden),
+        row_starts,
+        positions,
+        state.walk.accepted,
+        state.walk.num_accepted,
+        num_rejected,
+        first.stride(0),
+        out.hidden.stride(0),
+        tree_requests,
+        state.walk.accepted.shape[1],
+        LAYERS=len(hidden),
+        WIDTH=first.shape[1],
+        BLOCK=min(1024, triton.next_power_of_2(first.shape[1])),
+    )
+
+
+def path_rows(accepted: Tensor, row_starts: Tensor, rows: int) -> Tensor:
+    """Row of each emitted token's logits: accepted [B, D] rows of each request -> [rows] int64, identity elsewhere."""
+    starts = row_starts[:-1, None].long()
+    depth = torch.arange(1, accepted.shape[1] + 1, device=accepted.device)
+    live = accepted >= 0
+    order = torch.arange(rows + 1, device=accepted.device)  # one row more, for what is not live
+    order.scatter_(0, torch.where(live, starts + depth, rows).flatten(), (starts + accepted.clamp(min=0)).flatten())
+    return order[:rows]
+
+
+class CompactBuffers:
+    """Static outputs of `compact`, sized for the largest batch."""
+
+    def __init__(self, slots: int, max_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.hidden = torch.zeros(max_rows, width, dtype=dtype, device=device)
+        self.positions = torch.zeros(max_rows, dtype=torch.int64, device=device)
+        self.row_starts = torch.zeros(slots + 1, dtype=torch.int32, device=device)
+        self.rejected = torch.zeros(slots, dtype=torch.int32, device=device)
+        self._known: dict[tuple[int, ...], Tensor] = {}
+
+    def pointers_to(self, hidden: list[Tensor]) -> Tensor:
+        """Device addresses of the tensors [L] int64; a graph's outputs keep theirs, so each set is uploaded once."""
+        key = tuple(x.data_ptr() for x in hidden)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) > 64:  # eager steps allocate anew; do not collect their addresses for ever
+                self._known.clear()
+            known = self._known[key] = torch.tensor(key, dtype=torch.int64).to(self.hidden.device, non_blocking=True)
+        return known

@@ -1,0 +1,135 @@
+"""What `additional_config={"ddtree": {...}}` may say, and which engines the tree refuses to run in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+KEY = "ddtree"
+CONFIG_NAMES = ("budget", "max_batch", "chain_max_batch", "spine", "depth_bonus", "horizon")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The switch, validated.
+
+    budget: N, nodes of a tree (1 to 512). max_batch: the largest number of running requests that get trees; above it
+    the stock chain of K tokens runs, above chain_max_batch nothing is drafted (0: no limit). spine: nodes of the greedy
+    chain that every tree keeps. depth_bonus: added to a node's log-probability per level. horizon: K, filled in by
+    `install`.
+    """
+
+    budget: int
+    max_batch: int
+    chain_max_batch: int = 0
+    spine: int = 0
+    depth_bonus: float = 0.0
+    horizon: int = 0
+
+    @property
+    def width(self) -> int:
+        """Draft slots that the scheduler may hand out: the larger of a tree and, where the policy uses it, a chain."""
+        return max(self.budget, self.horizon)
+
+    def schedule(self, max_requests: int) -> list[tuple[int, int, int]]:
+        """The policy as vLLM's own draft-count schedule: (first batch size, last batch size, tokens)."""
+        tiers = [(1, min(self.max_batch, max_requests), self.budget)]
+        chain_end = min(self.chain_max_batch or max_requests, max_requests)
+        if chain_end > tiers[-1][1]:
+            tiers.append((tiers[-1][1] + 1, chain_end, self.horizon))
+        if tiers[-1][1] < max_requests:
+            tiers.append((tiers[-1][1] + 1, max_requests, 0))
+        return tiers
+
+
+def default_max_batch(budget: int) -> int:
+    """The largest batch that gets trees when the user names none: as many requests as fit one captured graph."""
+    return max(1, 512 // (1 + budget))
+
+
+def read(vllm_config: Any) -> Settings | None:
+    """The settings of a configuration, None when the switch is absent. Raises ValueError for a bad value."""
+    extra = vllm_config.additional_config
+    section = extra.get(KEY) if isinstance(extra, dict) else None
+    if not section or vllm_config.speculative_config is None:
+        return None
+    unknown = sorted(set(section) - set(CONFIG_NAMES))
+    if unknown:
+        raise ValueError(f"ddtree: unknown option {unknown[0]!r}; known are {', '.join(CONFIG_NAMES)}")
+    budget = int(section.get("budget", 16))
+    if not 1 <= budget <= 512:
+        raise ValueError(f"ddtree: budget must be 1 to 512 nodes, got {budget}")
+    return Settings(
+        budget=budget,
+        max_batch=int(section.get("max_batch", 0)) or default_max_batch(budget),
+        chain_max_batch=int(section.get("chain_max_batch", 0)),
+        spine=int(section.get("spine", 0)),
+        depth_bonus=float(section.get("depth_bonus", 0.0)),
+        horizon=int(section.get("horizon", 0)),
+    )
+
+
+def refusals(vllm_config: Any) -> list[str]:
+    """One line for everything in the configuration that a tree would get wrong, each with what to use instead."""
+    spec, model, parallel = vllm_config.speculative_config, vllm_config.model_config, vllm_config.parallel_config
+    drafts = getattr(spec.draft_model_config, "architectures", None) or []
+    attention = vllm_config.attention_config.backend
+    checks = (
+        (spec.method != "dflash", f"method {spec.method!r} drafts no positions in parallel: use method dflash"),
+        (any(a != "DFlashDraftModel" for a in drafts), f"draft architecture {drafts} has its own head: use its chain"),
+        (spec.draft_sample_method != "greedy", "probabilistic drafts: set draft_sample_method=greedy"),
+        (spec.rejection_sample_method != "standard", "the walk replaces rejection_sample_method: leave it at standard"),
+        (spec.use_local_argmax_reduction, "use_local_argmax_reduction yields no draft logits: switch it off"),
+        (spec.enable_adaptive_verification, "adaptive verification changes draft counts on the GPU: switch it off"),
+        (parallel.pipeline_parallel_size > 1, "pipeline parallelism: use tensor parallelism"),
+        (parallel.data_parallel_size > 1, "data parallelism: run one engine per replica behind a router"),
+        (parallel.decode_context_parallel_size > 1, "decode context parallelism: set it to 1"),
+        (parallel.prefill_context_parallel_size > 1, "prefill context parallelism: set it to 1"),
+        (parallel.enable_batch_sharded_sampling, "batch-sharded sampling: switch it off"),
+        (model.use_mla, "MLA attention: use the stock chain"),
+        (model.is_hybrid or model.has_inner_state, "recurrent (hybrid) target: use the stock chain"),
+        (model.uses_mrope, "M-RoPE positions: use the stock chain"),
+        (model.get_sliding_window() is not None, "sliding-window target: use the stock chain"),
+        (model.uses_alibi, "ALiBi target: use the stock chain"),
+        (vllm_config.kv_transfer_config is not None, "a KV connector may save rows that are not committed: remove it"),
+        (str(vllm_config.cache_config.cache_dtype).startswith("int4"), "INT4 KV cache: use fp8 or auto"),
+        (getattr(vllm_config, "watermark_config", None) is not None, "watermarking: use the stock chain"),
+        (bool(model.return_sampling_mask), "sampling-mask output: use the stock chain"),
+        (vllm_config.cache_config.kv_sharing_fast_prefill, "KV-sharing fast prefill: switch it off"),
+        (attention is not None and attention.name != "FLASH_ATTN", "target attention must be FLASH_ATTN: set it"),
+        (not vllm_config.use_v2_model_runner, "this recipe is for the V2 model runner: unset VLLM_USE_V2_MODEL_RUNNER"),
+    )
+    return [line for refused, line in checks if refused]
+
+
+def install(vllm_config: Any) -> None:
+    """Hook of VllmConfig.__post_init__: K apart from N, the batch-size policy, the attention backend; off: nothing.
+
+    Runs again on every copy of the configuration, so it changes nothing the second time (`horizon` is set by then).
+
+    Raises:
+        ValueError: a bad option, or a configuration in which a tree would be wrong, one line per reason.
+    """
+    settings = read(vllm_config)
+    if settings is None:
+        return
+    reasons = refusals(vllm_config)
+    if reasons:
+        raise ValueError("ddtree cannot run in this engine:\n" + "\n".join(f"  - {line}" for line in reasons))
+    if settings.horizon:
+        return
+    spec = vllm_config.speculative_config
+    horizon = int(spec.num_speculative_tokens)
+    section = dict(vllm_config.additional_config[KEY], horizon=horizon)
+    vllm_config.additional_config = {**vllm_config.additional_config, KEY: section}
+    settings = read(vllm_config)
+    assert settings is not None
+    max_requests = vllm_config.scheduler_config.max_num_seqs
+    tiers = settings.schedule(max_requests)
+    spec.num_speculative_tokens = max(tokens for _, _, tokens in tiers)
+    if len(tiers) > 1:
+        spec.num_speculative_tokens_per_batch_size = tiers
+    if vllm_config.attention_config.backend is None:
+        from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+        vllm_config.attention_config.backend = AttentionBackendEnum.FLASH_ATTN

@@ -1,0 +1,95 @@
+"""The trees of all request slots, and the static batch-ordered buffers that captured graphs read.
+
+Letters as in layout.py; S is the number of request slots (max_num_seqs). The engine's own idx_mapping (batch row ->
+slot) has no fixed address, so what a graph needs is gathered into batch order every step (rows.prepare).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..layout import Tree, Walk
+from .settings import Settings
+
+VOID, CHAIN, TREE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What this step's batch is, known on the CPU.
+
+    requests: leading requests whose whole query is root + draft rows. rows: their query rows. tree: whether attention,
+    positions and walk treat them as trees (else the engine's stock path runs, untouched).
+    """
+
+    requests: int
+    rows: int
+    tree: bool
+
+
+class TreeState:
+    """All device and host state that the hooks share; made by the speculator, one per engine process."""
+
+    def __init__(self, settings: Settings, slots: int, max_rows: int, device: torch.device) -> None:
+        self.settings = settings
+        self.nodes = settings.budget
+        self.horizon = settings.horizon
+        self.rows = 1 + settings.budget
+        self.slots = Tree.empty(slots, settings.budget, settings.horizon, device, token_dtype=torch.int64)
+        self.slots.num_rows.fill_(1)
+        self.batch = Tree.empty(slots, settings.budget, settings.horizon, device, token_dtype=torch.int64)
+        self.walk = Walk.empty(slots, self.batch.max_depth, device, token_dtype=torch.int64)
+        self.context_lens = torch.zeros(slots, dtype=torch.int32, device=device)
+        # by slot; 0: chain-shaped
+        self.budgets = torch.full((slots,), settings.budget, dtype=torch.int32, device=device)
+        self.kinds = np.zeros(slots, dtype=np.int8)  # what each slot's drafts are: VOID, CHAIN or TREE
+        self.step: Step | None = None
+
+    def begin_step(self, state: Any, uniform: int | None) -> int | None:
+        """Hook of gather_batch_req_state: classifies the batch and returns the uniform length that may pick a graph.
+
+        A graph of length 1 + N attends over trees; every other graph is the stock chain's, so a batch that holds a tree
+        of another length gets no uniform graph (it runs piecewise, with tree attention).
+        """
+        if state is None:
+            self.step = None
+            return uniform
+        drafts = state.num_draft_tokens_np
+        if drafts is None:
+            self.step = Step(0, 0, False)
+            return uniform
+        whole = (drafts > 0) & (state.num_scheduled_tokens == drafts + 1)
+        requests = len(whole) if whole.all() else int(np.argmin(whole))
+        has_tree = bool((self.kinds[state.idx_mapping_np[:requests]] == TREE).any())
+        tree = requests > 0 and (has_tree or uniform == self.rows)
+        self.step = Step(requests, int(state.num_scheduled_tokens[:requests].sum()), tree)
+        return uniform if not has_tree or uniform == self.rows else None
+
+    def void(self, slot: int, chain_only: bool) -> None:
+        """Hook of add_request: the slot belongs to a new (or resumed) request and has no drafts yet."""
+        self.kinds[slot] = VOID
+        self.slots.num_rows[slot].fill_(1)
+        self.budgets[slot].fill_(0 if chain_only else self.nodes)
+
+
+def chain_only(params: Any, custom_processors: bool) -> bool:
+    """Whether a request's logits processing depends on the tokens before the row, so that only a chain is right.
+
+    Penalties, bad words, structured output and thinking budgets read the drafted prefix from the rows in order; a row
+    of a bushy tree has another prefix than the rows above it.
+    """
+    if params is None:
+        return False
+    return bool(
+        custom_processors
+        or params.presence_penalty
+        or params.frequency_penalty
+        or params.repetition_penalty != 1.0
+        or params.bad_words
+        or params.structured_outputs is not None
+        or getattr(params, "thinking_token_budget", None) is not None
+    )

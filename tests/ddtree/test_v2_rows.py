@@ -1,0 +1,134 @@
+"""The V2 runner's small kernels against the core's plain-torch reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specaudit.ddtree import reference
+from specaudit.ddtree.layout import Tree, Walk
+from specaudit.ddtree.v2.rows import CompactBuffers, compact, path_rows, prepare, scatter, write_chains
+from specaudit.ddtree.v2.settings import Settings
+from specaudit.ddtree.v2.state import TreeState
+
+NODES, HORIZON, SLOTS = 40, 5, 6  # 41 rows: two ancestor words
+
+
+def state_with_trees(device: torch.device, seed: int = 0) -> TreeState:
+    """Every slot holds a random tree of its own size."""
+    settings = Settings(budget=NODES, max_batch=4, horizon=HORIZON)
+    state = TreeState(settings, SLOTS, 4096, device)
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(SLOTS, HORIZON, 50, generator=generator)
+    budgets = torch.tensor([NODES, 7, 0, 33, 1, 20], dtype=torch.int32)
+    tree = reference.build(logits, NODES, budgets=budgets)
+    scatter(state, on(tree, device), torch.arange(SLOTS, device=device))
+    return state
+
+
+def on(tree: Tree, device: torch.device) -> Tree:
+    return Tree(**{name: x.to(device) for name, x in tree.tensors().items()}, horizon=tree.horizon)
+
+
+def cpu(tree: Tree) -> Tree:
+    return on(tree, torch.device("cpu"))
+
+
+LINKS = ("parents", "depths", "first_child", "next_sibling", "ancestors", "num_rows")
+
+
+def test_scatter_puts_each_tree_into_its_slot_and_skips_padding(device: torch.device) -> None:
+    state = state_with_trees(device)
+    before = cpu(state.slots).tensors()
+    tree = on(reference.build(torch.randn(2, HORIZON, 30), NODES), device)
+    scatter(state, tree, torch.tensor([4, -1], device=device))
+    after = cpu(state.slots)
+    for name in LINKS:
+        assert torch.equal(getattr(after, name)[4], cpu(tree).tensors()[name][0]), name
+        others = [0, 1, 2, 3, 5]
+        assert torch.equal(getattr(after, name)[others], before[name][others]), name
+
+
+@pytest.mark.parametrize("cut", [1, 2, NODES, NODES + 1])
+def test_prepare_equals_stage_and_depth_positions(device: torch.device, cut: int) -> None:
+    state = state_with_trees(device)
+    slots = torch.tensor([3, 0, 5, 2])  # the last two are no trees: a prompt chunk of 9 rows, a single decode row
+    lengths = torch.tensor([cut, NODES + 1, 9, 1])
+    row_starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).int()
+    computed = torch.tensor([100, 101, 102, 103, 104, 105], dtype=torch.int32)
+    prefill = torch.tensor([50, 50, 50, 50, 50, 200], dtype=torch.int32)
+    sequential = torch.cat([computed[s] + torch.arange(n) for s, n in zip(slots, lengths, strict=True)]).long()
+    positions = sequential.clone().to(device)
+    args = (slots.to(device), row_starts.to(device), computed.to(device), prefill.to(device))
+    prepare(state, positions, *args, tree_requests=2)
+
+    trees = Tree.empty(2, NODES, HORIZON, "cpu", torch.int64)
+    reference.stage(cpu(state.slots), slots[:2], row_starts[:3], trees)
+    expected = reference.write_positions(sequential.clone(), trees, row_starts[:3])
+    assert torch.equal(positions.cpu(), expected)
+    batch = cpu(state.batch)
+    for name in LINKS:
+        assert torch.equal(getattr(batch, name)[:2], getattr(trees, name)), name
+    assert batch.num_rows.tolist() == [trees.num_rows[0], trees.num_rows[1], 1, 1, 0, 0]
+    assert state.context_lens.tolist() == [103, 100, 0, 0, 0, 0]
+    own = Tree.empty(1, NODES, HORIZON, "cpu").ancestors[0]
+    assert all(torch.equal(batch.ancestors[b], own) for b in range(2, SLOTS))
+
+
+def test_prepare_rejects_placeholders_of_an_unfinished_prompt(device: torch.device) -> None:
+    state = state_with_trees(device)
+    row_starts = torch.tensor([0, NODES + 1], dtype=torch.int32, device=device)
+    positions = torch.arange(NODES + 1, device=device) + 7
+    computed = torch.full((SLOTS,), 7, dtype=torch.int32, device=device)
+    prefill = torch.full((SLOTS,), 8, dtype=torch.int32, device=device)  # one prompt token is still missing
+    prepare(state, positions, torch.tensor([0], device=device), row_starts, computed, prefill, 1)
+    assert state.batch.num_rows[0] == 1
+    assert state.batch.first_child[0].tolist() == [-1] * (NODES + 1)
+
+
+@pytest.mark.parametrize("length", [1, HORIZON, NODES, NODES + 9])
+def test_write_chains_is_a_chain_shaped_tree(device: torch.device, length: int) -> None:
+    state = state_with_trees(device)
+    write_chains(state, torch.tensor([1, -1], device=device), length)
+    tree = cpu(state.slots)
+    n = min(length, NODES)
+    assert tree.num_rows[1] == n + 1
+    assert tree.parents[1].tolist() == [*range(-1, n), *[-1] * (NODES - n)]
+    assert tree.depths[1].tolist() == [*range(n + 1), *[0] * (NODES - n)]
+    assert tree.first_child[1].tolist() == [*range(1, n + 1), *[-1] * (NODES + 1 - n)]
+    assert tree.next_sibling[1].tolist() == [-1] * (NODES + 1)
+    expected = reference.ancestor_mask(tree.parents[1:2], torch.empty_like(tree.ancestors[1:2]))
+    assert torch.equal(tree.ancestors[1:2], expected)
+
+
+def test_compact_gives_accepted_rows_in_chain_order(device: torch.device) -> None:
+    state = state_with_trees(device)
+    row_starts = torch.tensor([0, 41, 82, 85], dtype=torch.int32)  # two trees, then three prompt rows
+    accepted = [[4, 9, 17], []]
+    walk = state.walk
+    for b, rows in enumerate(accepted):
+        walk.accepted[b].fill_(-1)
+        walk.accepted[b, : len(rows)] = torch.tensor(rows, dtype=torch.int32)
+        walk.num_accepted[b] = len(rows)
+    hidden = [torch.randn(90, 10, device=device) for _ in range(3)]
+    positions = torch.cat([torch.full((41,), 100), torch.full((41,), 200), torch.arange(300, 303)]).to(device)
+    buffers = CompactBuffers(SLOTS, 64, 30, torch.float32, device)
+    buffers.row_starts[:4] = torch.tensor([0, 6, 12, 15], dtype=torch.int32)
+    rejected = torch.tensor([37, 40, 1], dtype=torch.int32, device=device)
+    compact(state, hidden, positions, row_starts.to(device), rejected, 2, 6, buffers)
+    side_by_side = torch.cat(hidden, 1).cpu()
+    kept = Walk(*(x[:2].cpu() for x in walk.tensors().values()))
+    expected = torch.zeros(2, 1 + HORIZON, 30)
+    reference.commit_rows(side_by_side, kept, row_starts[:3], expected)
+    out = buffers.hidden.cpu()
+    assert torch.equal(out[:4], expected[0, :4])
+    assert torch.equal(out[6:7], expected[1, :1])
+    assert torch.equal(out[12:15], side_by_side[82:85])
+    assert buffers.positions[:15].tolist() == [*range(100, 106), *range(200, 206), 300, 301, 302]
+    assert buffers.rejected[:3].tolist() == [5 - 3, 5, 1]
+
+
+def test_path_rows_permutes_logits_rows_by_the_accepted_path(device: torch.device) -> None:
+    accepted = torch.tensor([[2, 5, -1], [-1, -1, -1]], dtype=torch.int32, device=device)
+    row_starts = torch.tensor([0, 6, 8], dtype=torch.int32, device=device)
+    assert path_rows(accepted, row_starts, 8).tolist() == [0, 2, 5, 3, 4, 5, 6, 7]
