@@ -1,0 +1,129 @@
+"""How the V2 runner's hooks classify a step, and the switch itself."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from specaudit.ddtree.v2.settings import Settings, default_max_batch, read
+from specaudit.ddtree.v2.state import CHAIN, TREE, VOID, Step, TreeState, chain_only
+
+K = 15
+
+
+def state(budget: int = 16) -> TreeState:
+    return TreeState(Settings(budget=budget, max_batch=4, horizon=K), 8, 4096, torch.device("cpu"))
+
+
+def batch(scheduled: list[int], drafts: list[int] | None) -> SimpleNamespace:
+    return SimpleNamespace(
+        num_scheduled_tokens=np.array(scheduled, dtype=np.int32),
+        num_draft_tokens_np=None if drafts is None else np.array(drafts, dtype=np.int32),
+        idx_mapping_np=np.arange(len(scheduled)),
+    )
+
+
+def test_a_uniform_batch_of_trees_takes_the_graph_of_its_length() -> None:
+    s = state()
+    s.kinds[:2] = TREE
+    assert s.begin_step(batch([17, 17], [16, 16]), 17) == 17
+    assert s.step == Step(2, 34, True)
+
+
+def test_chains_take_the_stock_graph_and_no_tree_path() -> None:
+    s = state()
+    s.kinds[:2] = CHAIN
+    assert s.begin_step(batch([16, 16], [15, 15]), 16) == 16
+    assert s.step == Step(2, 32, False)
+
+
+def test_a_tree_cut_to_the_chains_length_must_not_run_in_the_chains_graph() -> None:
+    s = state(budget=64)
+    s.kinds[0] = TREE
+    assert s.begin_step(batch([16], [15]), 16) is None
+    assert s.step == Step(1, 16, True)
+
+
+def test_prompt_rows_follow_the_trees_and_are_none() -> None:
+    s = state()
+    s.kinds[0] = TREE
+    assert s.begin_step(batch([17, 300], [16, 0]), None) is None
+    assert s.step == Step(1, 17, True)
+
+
+def test_a_prompt_chunk_with_placeholder_drafts_ends_the_trees() -> None:
+    s = state()
+    s.kinds[:] = TREE
+    s.begin_step(batch([17, 20, 17], [16, 16, 16]), None)
+    assert s.step == Step(1, 17, True)
+
+
+def test_a_step_without_drafts_or_a_dummy_is_stock() -> None:
+    s = state()
+    assert s.begin_step(batch([1, 1], None), 1) == 1
+    assert s.step == Step(0, 0, False)
+    assert s.begin_step(None, 17) == 17
+    assert s.step is None
+
+
+def test_a_reused_slot_forgets_its_tree() -> None:
+    s = state()
+    s.kinds[3] = TREE
+    s.slots.num_rows[3] = 17
+    s.void(3, chain_only=True)
+    assert (s.kinds[3], int(s.slots.num_rows[3]), int(s.budgets[3])) == (VOID, 1, 0)
+    s.void(3, chain_only=False)
+    assert int(s.budgets[3]) == 16
+
+
+def params(**changed: Any) -> SimpleNamespace:
+    plain = {
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "bad_words": [],
+        "structured_outputs": None,
+        "thinking_token_budget": None,
+    }
+    return SimpleNamespace(**plain | changed)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": -0.1},
+        {"repetition_penalty": 1.1},
+        {"bad_words": ["x"]},
+        {"structured_outputs": object()},
+        {"thinking_token_budget": 0},
+    ],
+)
+def test_processors_that_read_the_prefix_get_a_chain(changed: dict[str, Any]) -> None:
+    assert chain_only(params(**changed), custom_processors=False)
+    assert not chain_only(params(), custom_processors=False)
+    assert chain_only(params(), custom_processors=True)
+
+
+def config(section: dict[str, Any] | None) -> SimpleNamespace:
+    return SimpleNamespace(additional_config={"ddtree": section} if section else {}, speculative_config=object())
+
+
+def test_the_switch() -> None:
+    assert read(config(None)) is None
+    assert read(config({"budget": 64})) == Settings(budget=64, max_batch=default_max_batch(64))
+    with pytest.raises(ValueError, match="unknown option 'buget'; known are budget"):
+        read(config({"buget": 64}))
+    with pytest.raises(ValueError, match="1 to 512 nodes, got 513"):
+        read(config({"budget": 513}))
+
+
+def test_the_policy_is_a_schedule_over_batch_sizes() -> None:
+    settings = Settings(budget=64, max_batch=4, chain_max_batch=32, horizon=K)
+    assert settings.schedule(128) == [(1, 4, 64), (5, 32, K), (33, 128, 0)]
+    assert settings.schedule(4) == [(1, 4, 64)]
+    assert Settings(budget=64, max_batch=4, horizon=K).schedule(128) == [(1, 4, 64), (5, 128, K)]
