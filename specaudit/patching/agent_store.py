@@ -138,6 +138,8 @@ class Store:
         for name in names_in(self.path("blobs")):
             if name not in used:
                 os.unlink(self.path("blobs", name))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path("journal.json.new"))
 
     def remove(self) -> None:
         """Removes the agent's folder, the journal last, so that a crash on the way leaves something that says so."""
@@ -174,6 +176,7 @@ class Store:
                 self.create()
                 continue
             try:
+                give(descriptor, self.folder)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(descriptor)
@@ -264,6 +267,7 @@ def write(path: str, data: bytes) -> None:
     """Writes a file so that it is whole or absent, and on the disk."""
     try:
         with open(path + ".new", "wb") as file:
+            give(file.fileno(), os.path.dirname(path))
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -273,6 +277,15 @@ def write(path: str, data: bytes) -> None:
             os.unlink(path + ".new")
         raise
     sync_folder(os.path.dirname(path))
+
+
+def give(descriptor: int, folder: str) -> None:
+    """Lets those who may change a folder change a file of ours in it: what root wrote, its owner can take back."""
+    like = os.stat(folder)
+    if os.fstat(descriptor).st_uid == os.geteuid():
+        os.fchmod(descriptor, stat.S_IMODE(like.st_mode) & 0o666)
+    if os.geteuid() == 0:
+        os.fchown(descriptor, like.st_uid, like.st_gid)
 
 
 def sync_folder(folder: str) -> None:

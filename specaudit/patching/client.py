@@ -1,0 +1,181 @@
+"""The near side of the patch agent: sends it to a machine, and turns answers into values, refusals into errors."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal
+
+from specaudit.errors import IntegrityError, PatchError, SpecauditError
+
+if TYPE_CHECKING:
+    from specaudit.hosts.base import Answer, Machine
+
+State = Literal["clean", "patched", "interrupted", "busy"]
+
+#: Seconds for one request: a patch is a few hundred kB, but a network file system may take long to sync it.
+DEADLINE = 120.0
+
+_STORE = "specaudit.patching.agent_store"
+
+
+@cache
+def script() -> str:
+    """The agent as one text: its two modules, the first put where the second's import statement finds it."""
+    folder = files("specaudit.patching")
+    store = folder.joinpath("agent_store.py").read_text(encoding="utf-8")
+    carried = f"import sys, types\nmodule = types.ModuleType({_STORE!r})\nsys.modules[{_STORE!r}] = module\n"
+    carried += f"exec(compile({store!r}, '<agent_store>', 'exec'), module.__dict__)\n"
+    agent = folder.joinpath("agent.py").read_text(encoding="utf-8")
+    return carried + f"exec(compile({agent!r}, '<agent>', 'exec'), globals())\n"
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """One touched file: SHA-256 now, before everything, and as the standing applications left it (``None``: absent)."""
+
+    path: str
+    now: str | None
+    original: str | None
+    expected: str | None
+
+    @property
+    def word(self) -> str:
+        """patched | original | changed | missing."""
+        if self.now == self.expected:
+            return "patched" if self.expected != self.original else "original"
+        if self.now == self.original:
+            return "original"
+        return "missing" if self.now is None else "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the agent says about one engine.
+
+    ``applied`` holds the applications that stand, oldest first, as they were sent; ``leftovers`` is true when an
+    interrupted run left its folder and nothing else.
+    """
+
+    state: State
+    folder: str
+    applied: tuple[Mapping[str, Any], ...]
+    files: tuple[FileState, ...]
+    leftovers: bool
+    pending: Mapping[str, Any] | None
+
+    @property
+    def recipes(self) -> tuple[str, ...]:
+        """Names of the recipes that stand."""
+        return tuple(str(a["recipe"]) for a in self.applied)
+
+    @property
+    def drifted(self) -> tuple[FileState, ...]:
+        """Files that are not as the standing applications left them."""
+        return tuple(f for f in self.files if f.now != f.expected) if self.state == "patched" else ()
+
+
+class AgentClient:
+    """The agent on one machine, for one engine.
+
+    Args:
+        machine: where it runs.
+        root: the folder that holds the package.
+        engine: the package.
+        python: interpreter that runs the agent; default the machine's own choice.
+    """
+
+    def __init__(self, machine: Machine, root: str, engine: str, python: str | None = None) -> None:
+        self.machine, self.root, self.engine, self.python = machine, root, engine, python
+
+    def status(self) -> Standing:
+        """What stands, without changing anything."""
+        header = self._call("status").header
+        return Standing(
+            state=header["state"],
+            folder=header["folder"],
+            applied=tuple(header["applied"]),
+            files=tuple(FileState(f["path"], f["now"], f["original"], f["expected"]) for f in header["files"]),
+            leftovers=header["leftovers"],
+            pending=header["pending"],
+        )
+
+    def apply(self, applications: Sequence[Mapping[str, Any]], blobs: Mapping[str, bytes]) -> tuple[str, ...]:
+        """Carries out applications, all or none; returns the changed paths.
+
+        Raises:
+            PatchError: it was refused, or failed and was undone.
+        """
+        return tuple(self._call("apply", blobs, applications=list(applications)).header["changed"])
+
+    def revert(self, recipes: Sequence[str] | None = None) -> Mapping[str, Any]:
+        """Takes applications back (all of them by default), and whatever an interrupted run left.
+
+        Returns:
+            ``reverted`` (recipe names), ``restored`` (paths) and ``left`` (folders that hold someone else's files).
+
+        Raises:
+            PatchError: a file was changed by someone else (the message shows how), or a later application is in
+                the way.
+        """
+        request: dict[str, Any] = {} if recipes is None else {"recipes": list(recipes)}
+        return self._call("revert", **request).header
+
+    def fetch(self) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
+        """The machine's journal and every content it keeps, by SHA-256."""
+        answer = self._call("fetch")
+        return answer.header["journal"], answer.blobs
+
+    def forget(self) -> tuple[str, ...]:
+        """Drops the machine's journal and leaves the engine's files as they are; returns the recipes forgotten."""
+        return tuple(self._call("forget").header["forgotten"])
+
+    def _call(self, operation: str, blobs: Mapping[str, bytes] | None = None, /, **request: Any) -> Answer:
+        whole = {"op": operation, "root": self.root, "engine": self.engine, **request}
+        answer = self.machine.call(script(), whole, blobs=blobs or {}, python=self.python, deadline=DEADLINE)
+        error = answer.header.get("error")
+        if error is not None:
+            raise _error(self.machine.label, error, answer.blobs)
+        return answer
+
+
+_HINTS = {
+    "changed": "Plan again: specaudit patch TARGET --recipe NAME.",
+    "interrupted": "Undo it first: specaudit patch revert TARGET.",
+    "already": "Nothing is to be done; see specaudit patch status TARGET.",
+    "locked": "Wait until it has finished, then look at specaudit patch status TARGET.",
+    "stacked": "Take both back: name both with --recipe, or leave --recipe out to take everything back.",
+    "unknown": "See what is applied: specaudit patch status TARGET.",
+    "owner": "Run as the owner of the files, or with --sudo.",
+    "transfer": "Try again.",
+    "terminated": "See specaudit patch status TARGET.",
+    "missing": "Check the target; specaudit scan TARGET says which engine it finds there.",
+    "journal": "Reinstall the engine (pip install --force-reinstall), then: specaudit patch forget TARGET.",
+    "foreign": "Keep that change elsewhere and undo it, then revert again; or keep everything as it is and drop the "
+    "journal: specaudit patch forget TARGET.",
+    "os": "Nothing is left half done; free space or get write permission (--sudo), or use --emit FILE.patch instead.",
+}
+
+
+def _error(label: str, error: Mapping[str, Any], blobs: Mapping[str, bytes]) -> SpecauditError:
+    kind, message = str(error.get("kind")), f"{label}: {error.get('message')}"
+    hint = _HINTS.get(kind, "See specaudit patch status TARGET.")
+    if kind == "path":
+        return IntegrityError(message, "The plan names a file outside the engine; report it.")
+    if kind == "foreign":
+        message += "\n" + "".join(_difference(f, blobs) for f in error.get("foreign", ()))
+    return PatchError(message, hint)
+
+
+def _difference(foreign: Mapping[str, Any], blobs: Mapping[str, bytes]) -> str:
+    path = str(foreign["path"])
+    if foreign["now"] is None:
+        return f"{path} was deleted\n"
+    ours, now = blobs.get(f"expected/{path}"), blobs.get(f"now/{path}", b"")
+    if ours is None:
+        return f"{path} appeared\n"
+    lines = (ours.decode("utf-8", "replace").splitlines(True), now.decode("utf-8", "replace").splitlines(True))
+    return "".join(difflib.unified_diff(*lines, f"{path} (as patched)", f"{path} (now)", n=2))

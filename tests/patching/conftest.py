@@ -1,0 +1,35 @@
+"""What the patching tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from specaudit.hosts.base import Machine
+from specaudit.hosts.machine import PythonCaller
+from specaudit.hosts.shell import LocalShell
+from specaudit.patching.client import AgentClient
+from tests.patching import tree
+
+
+def agent_of(root: Path, python: str | None = None, engine: str = "vllm") -> AgentClient:
+    """The real agent, in a process of its own, for an engine on this machine."""
+    return AgentClient(cast(Machine, PythonCaller(LocalShell())), str(root), engine, python)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A small engine."""
+    return tree.make(tmp_path)
+
+
+@pytest.fixture
+def agent(site: Path) -> AgentClient:
+    """The agent for it."""
+    return agent_of(site)
+
+
+AgentOf = Callable[[Path], AgentClient]

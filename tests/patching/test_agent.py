@@ -1,0 +1,414 @@
+"""The agent alone: what it changes, what it refuses, and that it takes everything back."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from specaudit.errors import IntegrityError, PatchError
+from specaudit.patching.client import AgentClient
+from tests.patching import tree
+from tests.patching.conftest import agent_of
+
+
+def apply(agent: AgentClient, site: Path, recipe: str = "demo", only: tuple[str, ...] = ()) -> None:
+    application, blobs = tree.application(site, recipe, only)
+    agent.apply([application], blobs)
+
+
+def test_apply_revert_apply_gives_identical_trees(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    before = tree.facts(tmp_path)
+    application, blobs = tree.application(site)
+    agent.apply([application], blobs)
+    first = tree.contents(tmp_path)
+    assert first != {path: f[-1] for path, f in before.items() if f[0] != "folder" and "__pycache__" not in path}
+    agent.revert()
+    assert tree.facts(tmp_path) == before
+    agent.apply([application], blobs)
+    assert tree.contents(tmp_path) == first
+
+
+def test_applying_twice_changes_nothing_and_says_so(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    application, blobs = tree.application(site)
+    agent.apply([application], blobs)
+    once = tree.facts(tmp_path)
+    with pytest.raises(PatchError, match="Already applied: demo"):
+        agent.apply([application], blobs)
+    assert tree.facts(tmp_path) == once
+
+
+def test_files_that_others_share_keep_their_bytes(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    before = {path.name: path.read_bytes() for path in cache.iterdir()}
+    apply(agent, site)
+    assert {path.name: path.read_bytes() for path in cache.iterdir()} == before
+    assert not (site / tree.LINKED).is_symlink()
+    assert (site / tree.SHARED).stat().st_nlink == 1
+
+
+def test_mode_and_owner_are_kept(site: Path, agent: AgentClient) -> None:
+    os.chown(site / tree.HOOK, 1234, 2345)
+    apply(agent, site)
+    facts = (site / tree.HOOK).stat()
+    assert (facts.st_mode & 0o777, facts.st_uid, facts.st_gid) == (0o640, 1234, 2345)
+
+
+def test_new_files_belong_to_their_folders_owner(site: Path, agent: AgentClient) -> None:
+    for path in (site, site / "vllm", site / "vllm/a"):
+        os.chown(path, 1234, 2345)
+    apply(agent, site)
+    for path in (tree.NEW, tree.NEW_DEEP, "vllm/tree", ".specaudit-vllm"):
+        assert (site / path).stat().st_uid == 1234, path
+
+
+def test_compiled_code_of_the_old_source_never_runs_again(site: Path, agent: AgentClient) -> None:
+    def value() -> str:
+        code = "import vllm.a.shared as m; print(m.value)"
+        return subprocess.run([sys.executable, "-c", code], cwd=site, text=True, capture_output=True, check=True).stdout
+
+    assert value() == "1\n"
+    apply(agent, site)
+    assert value() == "2\n"
+    agent.revert()
+    assert value() == "1\n"
+
+
+def test_a_revert_leaves_no_compiled_file_of_the_change(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    before = tree.facts(tmp_path)
+    apply(agent, site)
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(site)], check=True)
+    agent.revert()
+    after = tree.facts(tmp_path)
+    touched = ("added", "walk", "shared", "linked", "plain", "hook")
+    assert {p for p in after if p.rpartition("/")[2].startswith(touched)} == {
+        p for p in before if p.rpartition("/")[2].startswith(touched)
+    }
+    assert "site/vllm/tree" not in after
+
+
+def test_revert_refuses_a_file_that_someone_changed_and_shows_how(
+    site: Path, agent: AgentClient, tmp_path: Path
+) -> None:
+    apply(agent, site)
+    (site / tree.PLAIN).write_text((site / tree.PLAIN).read_text() + "mine = True\n")
+    now = tree.facts(tmp_path)
+    with pytest.raises(PatchError, match=r"Changed by someone else since: vllm/a/plain\.py.*\n(.*\n)*\+mine = True"):
+        agent.revert()
+    assert tree.facts(tmp_path) == now
+    assert [f.path for f in agent.status().drifted] == [tree.PLAIN]
+
+
+def test_a_folder_that_holds_someone_elses_file_is_left(site: Path, agent: AgentClient) -> None:
+    apply(agent, site)
+    (site / "vllm/tree/theirs.py").write_text("theirs = 1\n")
+    assert agent.revert()["left"] == ["vllm/tree"]
+    assert [p.name for p in (site / "vllm/tree").iterdir()] == ["theirs.py"]
+
+
+def test_recipes_revert_one_by_one(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    before = tree.facts(tmp_path)
+    apply(agent, site, "one", (tree.PLAIN, tree.NEW))
+    alone = tree.contents(tmp_path / "site/vllm")
+    apply(agent, site, "two", (tree.HOOK,))
+    apply(agent, site, "three", (tree.SHARED, tree.PLAIN))
+    with pytest.raises(PatchError, match=r"one cannot be taken back alone: three has since changed vllm/a/plain\.py"):
+        agent.revert(["one"])
+    with pytest.raises(PatchError, match="Not applied here: four"):
+        agent.revert(["four"])
+    agent.revert(["two"])
+    assert agent.status().recipes == ("one", "three")
+    agent.revert(["three"])
+    assert tree.contents(tmp_path / "site/vllm") == alone
+    assert not agent.status().drifted
+    agent.revert(["one"])
+    assert tree.facts(tmp_path) == before
+
+
+def test_a_recipe_that_another_needs_is_not_taken_away(site: Path, agent: AgentClient) -> None:
+    apply(agent, site, "base", (tree.PLAIN,))
+    application, blobs = tree.application(site, "top", (tree.HOOK,))
+    agent.apply([{**application, "requires": ["base"]}], blobs)
+    with pytest.raises(PatchError, match="top needs it"):
+        agent.revert(["base"])
+    assert agent.revert(["base", "top"])["reverted"] == ["base", "top"]
+
+
+def test_several_recipes_in_one_go_are_all_or_none(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    before = tree.facts(tmp_path)
+    one, blobs = tree.application(site, "one", (tree.PLAIN, tree.NEW))
+    middle = blobs[one["changes"][1]["after"]]
+    last = middle + b"# two\n"
+    change = {"path": tree.PLAIN, "before": tree.sha(middle), "after": tree.sha(last)}
+    two = {"recipe": "two", "version": "1", "changes": [change]}
+    agent.apply([one, two], {**blobs, tree.sha(last): last})
+    assert (site / tree.PLAIN).read_bytes() == last
+    agent.revert(["two"])
+    assert (site / tree.PLAIN).read_bytes() == middle
+    agent.revert()
+    assert tree.facts(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "path", ["vllm/../../outside.py", "/etc/passwd", "other/x.py", "vllm", "vllm/a//x.py", "vllm/out/x.py"]
+)
+def test_a_path_that_leaves_the_engine_is_refused(site: Path, agent: AgentClient, tmp_path: Path, path: str) -> None:
+    (tmp_path / "outside").mkdir()
+    (site / "vllm/out").symlink_to(tmp_path / "outside")
+    before = tree.facts(tmp_path)
+    data = b"evil\n"
+    change = {"path": path, "before": None, "after": tree.sha(data)}
+    with pytest.raises(IntegrityError):
+        agent.apply([{"recipe": "evil", "version": "1", "changes": [change]}], {tree.sha(data): data})
+    assert tree.facts(tmp_path) == before
+
+
+def test_a_file_changed_between_plan_and_apply_is_refused(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    application, blobs = tree.application(site)
+    (site / tree.PLAIN).write_text("value = 3\n")
+    (site / tree.NEW).write_text("value = 3\n")
+    before = tree.facts(tmp_path)
+    with pytest.raises(PatchError, match=r"vllm/a/added\.py exists already"):
+        agent.apply([application], blobs)
+    (site / tree.NEW).unlink()
+    with pytest.raises(PatchError, match=r"vllm/a/plain\.py has changed since the plan"):
+        agent.apply([application], blobs)
+    (site / tree.PLAIN).unlink()
+    with pytest.raises(PatchError, match=r"vllm/a/plain\.py is gone"):
+        agent.apply([application], blobs)
+    assert set(before) - set(tree.facts(tmp_path)) == {f"site/{tree.NEW}", f"site/{tree.PLAIN}"}
+
+
+def test_two_runs_at_once_one_is_refused(site: Path, tmp_path: Path) -> None:
+    application, blobs = tree.application(site)
+    outcomes: list[str] = []
+
+    def run() -> None:
+        try:
+            agent_of(site).apply([application], blobs)
+            outcomes.append("applied")
+        except PatchError as refused:
+            outcomes.append(refused.message)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count("applied") == 1
+    assert all("right now" in o or "Already applied" in o for o in outcomes if o != "applied")
+    status = agent_of(site).status()
+    assert status.state == "patched"
+    assert not status.drifted
+
+
+def test_while_one_holds_the_lock_status_says_busy_and_apply_is_refused(site: Path, agent: AgentClient) -> None:
+    import fcntl
+
+    apply(agent, site, "one", (tree.PLAIN,))
+    with (site / ".specaudit-vllm/lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert agent.status().state == "busy"
+        with pytest.raises(PatchError, match="right now"):
+            agent.revert()
+    assert agent.status().state == "patched"
+
+
+def test_a_symlinked_site_packages_is_changed_in_its_real_place(site: Path, tmp_path: Path) -> None:
+    before = tree.facts(tmp_path)
+    (tmp_path / "lib64").symlink_to(site, target_is_directory=True)
+    apply(agent_of(tmp_path / "lib64"), site)
+    assert (site / ".specaudit-vllm").is_dir()
+    assert agent_of(site).status().recipes == ("demo",)
+    agent_of(site).revert()
+    (tmp_path / "lib64").unlink()
+    assert tree.facts(tmp_path) == before
+
+
+def test_a_package_that_is_a_symlink_is_changed_in_its_real_place(site: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "vllm").symlink_to(site / "vllm", target_is_directory=True)
+    apply(agent_of(other), site)
+    assert agent_of(site).status().recipes == ("demo",)
+    assert not (other / ".specaudit-vllm").exists()
+
+
+def test_another_machine_can_fetch_what_was_kept_and_revert(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    before = tree.facts(tmp_path)
+    application, blobs = tree.application(site)
+    agent.apply([application], blobs)
+    stranger = agent_of(site)  # knows nothing but the place
+    journal, kept = stranger.fetch()
+    assert blobs.items() <= kept.items()
+    assert {c["before"] for c in application["changes"] if c["before"]} <= set(kept)
+    assert [a["recipe"] for a in journal["applied"]] == ["demo"]
+    stranger.revert()
+    assert tree.facts(tmp_path) == before
+
+
+def test_a_cache_edited_in_place_does_not_spoil_the_revert(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    original = (site / tree.SHARED).read_bytes()
+    apply(agent, site)
+    (tmp_path / "cache/shared").write_bytes(b"broken by someone\n")
+    agent.revert()
+    assert (site / tree.SHARED).read_bytes() == original
+
+
+def test_a_reinstalled_engine_is_told_apart_and_forgotten(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    shutil.copytree(site / "vllm", saved, symlinks=True)
+    apply(agent, site)
+    shutil.rmtree(site / "vllm")
+    saved.rename(site / "vllm")
+    status = agent.status()
+    assert status.state == "patched"
+    assert {f.word for f in status.drifted} == {"original"}
+    assert agent.forget() == ("demo",)
+    assert agent.status().state == "clean"
+    assert not (site / ".specaudit-vllm").exists()
+
+
+# --- disks and permissions ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 400 kB with an engine on it."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(place)], check=True)
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_changes_nothing(small_disk: Path) -> None:
+    site = tree.make(small_disk)
+    agent, (application, blobs) = agent_of(site), tree.application(site)
+    failures = []
+    for free_kb in (0, 8, 24, 40, 48, 56, 64, 72, 80, 96, 128, 160):
+        with (small_disk / "filler").open("wb", buffering=0) as filler:
+            free = os.statvfs(small_disk)
+            filler.write(b"x" * max(0, free.f_bavail * free.f_bsize - free_kb * 1024))
+        before = tree.facts(small_disk)
+        try:
+            agent.apply([application], blobs)
+        except PatchError as failed:
+            failures.append(failed.message)
+        else:
+            agent.revert()
+            break
+        finally:
+            (small_disk / "filler").unlink()
+        assert {**tree.facts(small_disk), "filler": before["filler"]} == before
+        assert agent.status().state == "clean"
+    assert len(failures) >= 4
+    assert all("The disk is full" in message for message in failures)
+    assert free_kb < 160  # in the end there was room
+
+
+def test_a_file_size_limit_changes_nothing(site: Path, tmp_path: Path) -> None:
+    limited = tmp_path / "python"
+    limited.write_text(f'#!/bin/sh\nulimit -f 1\nexec {sys.executable} "$@"\n')
+    limited.chmod(0o755)
+    before = tree.facts(tmp_path)
+    application, blobs = tree.application(site)
+    data = b"#" * 4000 + b"\n"
+    application["changes"][-1]["after"] = tree.sha(data)
+    with pytest.raises(PatchError, match="file size limit"):
+        agent_of(site, str(limited)).apply([application], {**blobs, tree.sha(data): data})
+    assert tree.facts(tmp_path) == before
+
+
+@pytest.fixture
+def read_only(site: Path) -> Iterator[Path]:
+    """The engine on a file system that is mounted read-only."""
+    subprocess.run(["mount", "--bind", str(site), str(site)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(site)], check=True)
+    yield site
+    subprocess.run(["umount", str(site)], check=True)
+
+
+def test_a_read_only_file_system_is_said(read_only: Path, tmp_path: Path) -> None:
+    before = tree.facts(tmp_path)
+    with pytest.raises(PatchError, match="read-only") as refused:
+        apply(agent_of(read_only), read_only)
+    assert "--emit" in refused.value.hint
+    assert tree.facts(tmp_path) == before
+
+
+def test_a_folder_that_turns_immutable_undoes_everything(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    before = tree.facts(tmp_path)
+    application, blobs = tree.application(site)
+    subprocess.run(["chattr", "+i", str(site / tree.HOOK)], check=True)  # the last file to be replaced
+    try:
+        with pytest.raises(PatchError, match="not permitted"):
+            agent.apply([application], blobs)
+        assert tree.facts(tmp_path) == before
+        assert agent.status().state == "clean"
+    finally:
+        subprocess.run(["chattr", "-i", str(site / tree.HOOK)], check=True)
+
+
+@pytest.fixture
+def as_nobody(tmp_path: Path) -> str:
+    """An interpreter that runs as an ordinary user."""
+    for folder in [tmp_path, *tmp_path.parents]:
+        if folder.stat().st_uid == os.getuid() and len(folder.parts) > 2:
+            folder.chmod(folder.stat().st_mode | 0o055)
+    wrapper = tmp_path / "nobody-python"
+    wrapper.write_text(f'#!/bin/sh\nexec setpriv --reuid 65534 --regid 65534 --clear-groups {_system_python()} "$@"\n')
+    wrapper.chmod(0o755)
+    return str(wrapper)
+
+
+def _system_python() -> str:
+    return "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
+
+
+def test_no_permission_is_said(site: Path, as_nobody: str, tmp_path: Path) -> None:
+    before = tree.facts(tmp_path)
+    with pytest.raises(PatchError, match="Permission was denied"):
+        apply(agent_of(site, as_nobody), site)
+    assert tree.facts(tmp_path) == before
+
+
+def test_an_owner_that_cannot_be_kept_is_refused(site: Path, as_nobody: str, tmp_path: Path) -> None:
+    for path in [site, *site.rglob("*")]:
+        if path.is_dir():
+            os.chown(path, 65534, 65534)
+    before = tree.facts(tmp_path)
+    with pytest.raises(PatchError, match="belongs to user 0 and group 0"):
+        apply(agent_of(site, as_nobody), site, only=(tree.PLAIN,))
+    assert tree.facts(tmp_path) == before
+
+
+def test_what_root_applied_the_owner_of_the_engine_can_revert(site: Path, as_nobody: str, tmp_path: Path) -> None:
+    for path in [site, *site.rglob("*")]:
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    before = tree.facts(tmp_path)
+    apply(agent_of(site), site)
+    agent_of(site, as_nobody).revert()
+    assert tree.facts(tmp_path) == before
+
+
+# --- the script -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["agent.py", "agent_store.py"])
+def test_the_agent_is_python_3_8_and_stdlib_only(name: str) -> None:
+    text = files("specaudit.patching").joinpath(name).read_text()
+    module = ast.parse(text, feature_version=(3, 8))
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            assert {a.name for a in node.names} <= set(sys.stdlib_module_names)
+        if isinstance(node, ast.ImportFrom):
+            assert node.module in {*sys.stdlib_module_names, "specaudit.patching.agent_store"}
