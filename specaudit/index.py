@@ -263,10 +263,15 @@ class Index:
 
     def line(self, path: str, number: int) -> str:
         """Line ``number`` of ``path`` without its indentation and line end."""
-        lines = self._lines.get(path)
-        if lines is None:
-            lines = self._lines[path] = self.source(path).split("\n")
+        lines = self.lines(path)
         return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+
+    def lines(self, path: str) -> list[str]:
+        """The file's lines without their line ends."""
+        known = self._lines.get(path)
+        if known is None:
+            known = self._lines[path] = self.source(path).split("\n")
+        return known
 
     def evidence(self, path: str, number: int) -> Evidence:
         """Evidence for one line, its text read from the file."""
@@ -281,7 +286,7 @@ class Index:
             found = self.outline(path).definition(qualname)
             if found is None or found.kind != "function":
                 return None
-            lines = self.source(path).split("\n")[found.first - 1 : found.end]
+            lines = self.lines(path)[found.first - 1 : found.end]
             node = libcst.parse_module(textwrap.dedent("\n".join(lines)) + "\n").body[0]
             assert isinstance(node, libcst.FunctionDef)
             self._functions[key] = node

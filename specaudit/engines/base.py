@@ -36,6 +36,18 @@ class WorkerAnchor:
 
 
 @dataclass(frozen=True, slots=True)
+class GateAnchor:
+    """The function that chooses between two engine generations: true means ``label``, false means ``otherwise``."""
+
+    path: str
+    cls: str
+    function: str
+    flag: str
+    label: str
+    otherwise: str
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigAnchor:
     """The configuration of speculative decoding.
 
@@ -79,6 +91,7 @@ class Engine:
     platform_default: tuple[str, ...]
     backend_registries: tuple[str, ...] = ()
     device_flags: tuple[str, ...] = ()
+    gate: GateAnchor | None = None
 
     def wants(self, path: str) -> bool:
         """Whether classification may read that file."""

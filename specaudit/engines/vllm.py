@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specaudit.engines.base import ConfigAnchor, Engine, RunnerAnchor, WorkerAnchor
+from specaudit.engines.base import ConfigAnchor, Engine, GateAnchor, RunnerAnchor, WorkerAnchor
 
 VLLM = Engine(
     name="vllm",
@@ -45,6 +45,7 @@ VLLM = Engine(
     environment="envs",
     environment_path="vllm/envs.py",
     platform=("current_platform",),
-    platform_default=("is_cuda", "is_cuda_alike"),
+    platform_default=("is_cuda", "is_cuda_alike", "supports_v1", "default_v1"),
     device_flags=("HAS_TRITON",),
+    gate=GateAnchor("vllm/engine/arg_utils.py", "EngineArgs", "_is_v1_supported_oracle", "VLLM_USE_V1", "v1", "v0"),
 )

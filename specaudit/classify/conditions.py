@@ -1,0 +1,304 @@
+"""Tests of an ``if`` as data: small formulas over :class:`specaudit.model.Condition`.
+
+A formula is ``True``, ``False``, a :class:`Lit`, an :class:`And` or an :class:`Or`. A literal without a condition stands for
+something that only the running program knows (a shape, a batch); it is kept in formulas and left out of reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from specaudit.model import Condition
+
+_OPPOSITE = {
+    "==": "!=", "!=": "==", "in": "not in", "not in": "in", "<": ">=", ">=": "<", ">": "<=", "<=": ">",
+    "is set": "is not set", "is not set": "is set",
+}  # fmt: skip
+_ORDER = {"env": 0, "option": 1, "platform": 2, "model": 3}
+_LIMIT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Lit:
+    """One test. ``usual`` is what it gives when nothing is configured, ``None`` when that is not known."""
+
+    text: str
+    condition: Condition | None = None
+    holds: bool = True
+    usual: bool | None = None
+
+    @property
+    def key(self) -> object:
+        """What two literals about the same test have in common, whatever their sign."""
+        c = self.condition
+        return self.text if c is None else (c.option, c.kind, c.op, c.value)
+
+    @property
+    def by_default(self) -> bool | None:
+        """Whether the literal, sign included, is true when nothing is configured."""
+        return None if self.usual is None else self.usual == self.holds
+
+    @property
+    def stated(self) -> Condition | None:
+        """The condition as it must hold, sign included."""
+        c = self.condition
+        if c is None or self.holds:
+            return c
+        op = _OPPOSITE[c.op]
+        return replace(c, op=op, text=words(c.option, op, c.value))
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """All of ``parts`` hold."""
+
+    parts: tuple[Formula, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """At least one of ``parts`` holds."""
+
+    parts: tuple[Formula, ...]
+
+
+Formula = bool | Lit | And | Or
+
+
+def words(option: str, op: str, value: str) -> str:
+    """A condition in words."""
+    if op in ("is set", "is not set"):
+        return f"{option} {op}"
+    plain = {"==": "is", "!=": "is not", "in": "is one of", "not in": "is none of"}.get(op, op)
+    return f"{option} {plain} {value}"
+
+
+# --- building
+
+
+def negate(f: Formula) -> Formula:
+    """The opposite, pushed down to the literals."""
+    match f:
+        case bool():
+            return not f
+        case Lit():
+            return replace(f, holds=not f.holds)
+        case And(parts):
+            return disj(negate(p) for p in parts)
+        case Or(parts):
+            return conj(negate(p) for p in parts)
+
+
+def conj(parts: Iterable[Formula]) -> Formula:
+    """All of them."""
+    flat = _flatten(parts, And, absorbing=False)
+    if flat is None:
+        return False
+    kept = tuple(p for p in flat if not (isinstance(p, Or) and any(q in flat for q in p.parts)))
+    return kept[0] if len(kept) == 1 else (And(kept) if kept else True)
+
+
+def disj(parts: Iterable[Formula]) -> Formula:
+    """At least one of them."""
+    flat = _flatten(parts, Or, absorbing=True)
+    if flat is None:
+        return True
+    kept = tuple(p for p in flat if not (isinstance(p, And) and any(q in flat for q in p.parts)))
+    return kept[0] if len(kept) == 1 else (Or(kept) if kept else False)
+
+
+def _flatten(parts: Iterable[Formula], kind: type[And] | type[Or], *, absorbing: bool) -> tuple[Formula, ...] | None:
+    """The parts without duplicates; ``None`` when the absorbing constant or a literal and its opposite is among them."""
+    flat: dict[Formula, None] = {}
+    signs: dict[object, bool] = {}
+    exact: dict[str, str] = {}
+    for part in parts:
+        inner = part.parts if isinstance(part, (And, Or)) and isinstance(part, kind) else (part,)
+        for p in inner:
+            if p is absorbing:
+                return None
+            if isinstance(p, bool):
+                continue
+            if isinstance(p, Lit) and signs.setdefault(p.key, p.holds) != p.holds:
+                return None
+            if kind is And and isinstance(p, Lit) and _conflicts(p, exact):
+                return None
+            flat.setdefault(p)
+    return tuple(flat)
+
+
+def _conflicts(lit: Lit, exact: dict[str, str]) -> bool:
+    """In a conjunction: whether the setting was already said to be something else."""
+    c = lit.condition
+    if c is None or c.op != "==" or not lit.holds:
+        return False
+    return exact.setdefault(c.option, c.value) != c.value
+
+
+# --- deciding
+
+
+def assume(f: Formula, known: Callable[[Lit], bool | None]) -> Formula:
+    """The formula with every literal that ``known`` decides replaced by its value (the literal's sign included)."""
+    match f:
+        case bool():
+            return f
+        case Lit():
+            value = known(f)
+            return f if value is None else value
+        case And(parts):
+            return conj(assume(p, known) for p in parts)
+        case Or(parts):
+            return disj(assume(p, known) for p in parts)
+
+
+def usual(f: Formula) -> Formula:
+    """The formula when nothing is configured: what is left depends on the model or on the running program."""
+    return assume(f, lambda lit: lit.by_default)
+
+
+def quiet(f: Formula) -> Formula:
+    """The formula when every test that only the running program knows turns out false."""
+    return assume(f, lambda lit: not lit.holds if lit.condition is None else None)
+
+
+def given(f: Formula, settings: Mapping[str, str | None]) -> Formula:
+    """The formula for known settings: option or flag name -> value as conditions show it, ``None`` for not set."""
+
+    def known(lit: Lit) -> bool | None:
+        c = lit.condition
+        if c is None or c.option not in settings:
+            return None
+        found = holds(c, settings[c.option])
+        return None if found is None else found == lit.holds
+
+    return assume(f, known)
+
+
+def holds(c: Condition, value: str | None) -> bool | None:
+    """Whether a condition holds for a setting of that value; ``None`` when numbers were expected and are not there."""
+    match c.op:
+        case "is set":
+            return value is not None
+        case "is not set":
+            return value is None
+        case "==":
+            return value == c.value
+        case "!=":
+            return value != c.value
+        case "in" | "not in":
+            # a list-valued setting shares an element with the list; values are joined by ", "
+            shared = value is not None and not set(value.split(", ")).isdisjoint(c.value.split(", "))
+            return shared == (c.op == "in")
+    try:
+        left, right = float(value or ""), float(c.value)
+    except ValueError:
+        return None
+    return {"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}[c.op]
+
+
+# --- spelling out
+
+
+def literals(f: Formula) -> tuple[Lit, ...]:
+    """Every literal in it, without duplicates, in order."""
+    match f:
+        case bool():
+            return ()
+        case Lit():
+            return (f,)
+        case And(parts) | Or(parts):
+            return tuple(dict.fromkeys(lit for p in parts for lit in literals(p)))
+
+
+def alternatives(f: Formula) -> tuple[tuple[Lit, ...], ...]:
+    """The ways to make it true, each a conjunction (at most 64; contradictions and longer forms of a way are left out)."""
+    ways = _ways(f)
+    sets = [frozenset(way) for way in ways]
+    return tuple(way for way, own in zip(ways, sets, strict=True) if not any(other < own for other in sets))
+
+
+def _ways(f: Formula) -> tuple[tuple[Lit, ...], ...]:
+    match f:
+        case bool():
+            return ((),) if f else ()
+        case Lit():
+            return ((f,),)
+        case Or(parts):
+            return tuple(dict.fromkeys(way for p in parts for way in _ways(p)))[:_LIMIT]
+        case And(parts):
+            ways: tuple[tuple[Lit, ...], ...] = ((),)
+            for part in parts:
+                joined = (_join(a, b) for a in ways for b in _ways(part))
+                ways = tuple(dict.fromkeys(way for way in joined if way is not None))[:_LIMIT]
+            return ways
+
+
+def _join(a: tuple[Lit, ...], b: tuple[Lit, ...]) -> tuple[Lit, ...] | None:
+    merged = conj((*a, *b))
+    match merged:
+        case bool():
+            return () if merged else None
+        case And(parts):
+            return tuple(p for p in parts if isinstance(p, Lit))
+        case Lit():
+            return (merged,)
+        case Or():
+            return None
+
+
+def default_way(f: Formula) -> tuple[Lit, ...]:
+    """One conjunction that makes a formula true when nothing is configured."""
+    match f:
+        case bool():
+            return ()
+        case Lit():
+            return (f,)
+        case And(parts):
+            return tuple(dict.fromkeys(lit for p in parts for lit in default_way(p)))
+        case Or(parts):
+            return default_way(min(parts, key=_unlikely))
+
+
+def _unlikely(f: Formula) -> int:
+    found = usual(f)
+    return (0 if found else 2) if isinstance(found, bool) else 1
+
+
+def deviations(f: Formula) -> tuple[tuple[Lit, ...], ...]:
+    """The smallest sets of settings to change for a formula that is false when nothing is configured."""
+    ways = alternatives(assume(f, lambda lit: True if lit.by_default else None))
+    return tuple(way for way in ways if _allows(way, f))
+
+
+def _allows(way: tuple[Lit, ...], f: Formula) -> bool:
+    """Whether the formula can hold with those literals and everything else as it is by default."""
+    signs = {lit.key: lit.holds for lit in way}
+    exact = {c.option: c.value for lit in way if (c := lit.condition) and c.op == "==" and lit.holds}
+
+    def known(lit: Lit) -> bool | None:
+        c = lit.condition
+        if lit.key in signs:
+            return signs[lit.key] == lit.holds
+        if c is not None and c.op == "==" and c.option in exact:
+            return (exact[c.option] == c.value) == lit.holds
+        return lit.by_default
+
+    return assume(f, known) is not False
+
+
+def stated(way: Iterable[Lit]) -> tuple[Condition, ...]:
+    """The conditions of one conjunction as reports show them: flags first, nothing said twice."""
+    kept = [c for lit in way if (c := lit.stated) is not None]
+    exact = {c.option for c in kept if c.op == "=="}
+    # "X is 1" already says that X is set and that it is nothing else
+    kept = [c for c in kept if c.op not in ("is set", "!=") or c.option not in exact]
+    neither = {c.option for c in kept if c.kind == "env" and c.op == "!=" and c.value == "0"}
+    neither &= {c.option for c in kept if c.op == "!=" and c.value == "1"}
+    shown = (_unset(c) if c.option in neither else c for c in kept)
+    return tuple(sorted(dict.fromkeys(shown), key=lambda c: _ORDER[c.kind]))
+
+
+def _unset(c: Condition) -> Condition:
+    return replace(c, op="is not set", value="", text=words(c.option, "is not set", ""))

@@ -1,0 +1,251 @@
+"""Which model runner a method takes, and under which conditions another one.
+
+Read from the worker (where the runner's class is made), the property or flag that it tests, the validators that refuse a
+combination, and, where two engine generations live side by side, the function that chooses between them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from specaudit.classify.code import Symbol, dotted
+from specaudit.classify.conditions import (
+    Formula,
+    Lit,
+    alternatives,
+    assume,
+    conj,
+    default_way,
+    deviations,
+    disj,
+    given,
+    negate,
+    quiet,
+    stated,
+    usual,
+)
+from specaudit.classify.symbolic import Reader, Scope, Walk, calls, guarded
+from specaudit.classify.values import Obj, Ref, truth
+from specaudit.engines.base import GateAnchor, RunnerAnchor
+from specaudit.model import Condition, Evidence, Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to a runner: its formula with the method left open, and the lines that decide."""
+
+    label: str
+    formula: Formula
+    evidence: tuple[Evidence, ...] = ()
+
+
+class RunnerChoice:
+    """Everything that decides between runners in one engine. The method stays symbolic until :meth:`of` is asked."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.code = reader.code
+        self.index = reader.code.index
+        self.engine = reader.engine
+        self.present = tuple(r for r in self.engine.runners if self._runner_class(r) is not None)
+        self.choices = tuple(self._choices())
+        self.refusals, self.refusal_lines = self._refusals()  # by runner
+
+    def _runner_class(self, anchor: RunnerAnchor) -> Symbol | None:
+        if anchor.path not in self.index.snapshot.files:
+            return None
+        return self.code.definition(anchor.path, anchor.cls)
+
+    # --- from worker to runner
+
+    def _choices(self) -> Iterable[Choice]:
+        gate, gate_lines = self._gate()
+        for found in self._made():
+            if self.engine.gate is not None and gate is not True and found.label == self.engine.gate.label:
+                yield Choice(found.label, conj((gate, found.formula)), (*gate_lines, *found.evidence))
+            else:
+                yield found
+        other = self.engine.gate.otherwise if self.engine.gate is not None else ""
+        if gate is not True and any(r.label == other for r in self.present):
+            yield Choice(other, negate(gate), gate_lines)
+
+    def _made(self) -> Iterable[Choice]:
+        """Where a worker makes an object of a runner's class."""
+        for worker in self.engine.workers:
+            cls = self.code.definition(worker.path, worker.cls)
+            for call in self.index.outline(worker.path).calls if cls is not None else ():
+                anchor = self._made_by(worker.path, call.scope, call.func)
+                method = self.code.definition(worker.path, call.scope) if anchor is not None else None
+                node = self.code.function(method) if method is not None else None
+                if anchor is None or node is None:
+                    continue
+                scope = Scope(worker.path, call.scope, cls)
+                for place in guarded(node.body):
+                    if any(c.lineno == call.line for c in calls(place.statement)):
+                        yield Choice(anchor.label, place.formula(self.reader, scope), self._worker_lines(place.tests, scope, call.line))
+
+    def _made_by(self, path: str, scope: str, func: str) -> RunnerAnchor | None:
+        if not func.rpartition(".")[2][:1].isupper():
+            return None
+        made = self.code.resolve(path, scope, func)
+        return next((r for r in self.present if made and (made.path, made.name) == (r.path, r.cls)), None)
+
+    def _worker_lines(self, tests: tuple[tuple[ast.expr, bool], ...], scope: Scope, line: int) -> tuple[Evidence, ...]:
+        """The flag's definition, the attribute that keeps it, and the line that makes the runner."""
+        out: list[Evidence] = []
+        for test, _ in tests:
+            for attr in (n.attr for n in ast.walk(test) if isinstance(n, ast.Attribute) and dotted(n) == f"self.{n.attr}"):
+                for kept in self.code.attribute(scope.owner, attr)[:1] if scope.owner else ():
+                    out.extend(self._origin(kept.value))
+                    out.append(self.index.evidence(kept.path, kept.line))
+        out.append(self.index.evidence(scope.path, line))
+        return tuple(dict.fromkeys(out))
+
+    def _origin(self, text: str) -> list[Evidence]:
+        """Where the value that a worker keeps comes from: a flag's definition or a property of the configuration."""
+        head, _, attr = text.rpartition(".")
+        if head == self.engine.environment:
+            return list(self.flag_lines(attr))
+        cls = self.reader.config_class(self.engine.config.engine_cls)
+        method = self.code.method(cls, attr) if cls is not None else None
+        return [self.index.evidence(method.path, method.definition.line)] if method is not None else []
+
+    def flag_lines(self, flag: str) -> tuple[Evidence, ...]:
+        """Where an environment flag is read."""
+        path = self.engine.environment_path
+        if path not in self.index.snapshot.files:
+            return ()
+        quoted = f'"{flag}"'
+        for number, line in enumerate(self.index.lines(path), 1):
+            if quoted in line and ("getenv" in line or "environ" in line):
+                return (self.index.evidence(path, number),)
+        return ()
+
+    def _gate(self) -> tuple[Formula, tuple[Evidence, ...]]:
+        """The formula of the newer engine generation; ``True`` when there is nothing to choose."""
+        anchor = self.engine.gate
+        cls = self.code.definition(anchor.path, anchor.cls) if anchor and anchor.path in self.index.snapshot.files else None
+        method = self.code.method(cls, anchor.function) if anchor and cls else None
+        if anchor is None or cls is None or method is None:
+            return True, ()
+        supported = truth(self.reader.inline(method, Obj(cls, ""), {}, Scope(method.path, "")))
+        # a test that is not about a setting this reader knows asks for an unusual feature: not so by default
+        supported = quiet(supported)
+        return self._gate_formula(anchor, supported), (*self.flag_lines(anchor.flag), self.index.evidence(method.path, method.definition.line))
+
+    def _gate_formula(self, anchor: GateAnchor, supported: Formula) -> Formula:
+        flag = self.reader.flag(anchor.flag)
+        on = truth(flag if not isinstance(flag, Ref) else Ref("env", anchor.flag, flag.default, boolean=True))
+        return conj((on, supported))
+
+    # --- what refuses a combination
+
+    def _refusals(self) -> tuple[dict[str, Formula], dict[str, tuple[Evidence, ...]]]:
+        """Per runner: the formula under which a validator that runs for this runner only raises, and where it is called."""
+        refused: dict[str, Formula] = {}
+        lines: dict[str, tuple[Evidence, ...]] = {}
+        cls = self.reader.config_class(self.engine.config.engine_cls)
+        method = self.code.method(cls, self.engine.config.initialiser) if cls is not None else None
+        node = self.code.function(method) if method is not None else None
+        if cls is None or method is None or node is None:
+            return refused, lines
+        scope = Scope(method.path, method.qualname, cls, Obj(cls, ""))
+        for place in guarded(node.body):
+            if not place.tests or not isinstance(place.statement, ast.Expr):
+                continue
+            for call in calls(place.statement):
+                callee = self._validator(cls, call)
+                nearest = replace(place, tests=place.tests[-1:])
+                label = self._meant(nearest.formula(self.reader, scope)) if callee is not None else ""
+                if callee is not None and label:
+                    raised = self.raises(callee, Obj(cls, ""))
+                    refused[label] = disj((refused.get(label, False), raised))
+                    lines[label] = (*lines.get(label, ()), self.index.evidence(method.path, call.lineno))
+        return refused, lines
+
+    def _meant(self, guard: Formula) -> str:
+        """The runner that a guard is about: the one that is made under the same formula."""
+        return next((c.label for c in self.choices if c.formula == guard and guard is not True), "")
+
+    def _validator(self, cls: Symbol, call: ast.Call) -> Symbol | None:
+        """A method of the configuration that may refuse because of its speculative part."""
+        name = dotted(call.func)
+        if not name.startswith("self.") or name.count(".") != 1:
+            return None
+        callee = self.code.method(cls, name[5:])
+        if callee is None or not self._mentions(callee, "raise "):
+            return None
+        names = [n for n, c in self.engine.config.objects.items() if c == self.engine.config.cls]
+        near = [callee, *self._called(cls, callee)]
+        return callee if any(self._mentions(c, n) for c in near for n in names) else None
+
+    def _called(self, cls: Symbol, method: Symbol) -> Iterable[Symbol]:
+        for call in self.index.outline(method.path).calls:
+            if call.scope == method.qualname and call.func.startswith("self."):
+                callee = self.code.method(cls, call.func[5:])
+                if callee is not None:
+                    yield callee
+
+    def _mentions(self, method: Symbol, text: str) -> bool:
+        lines = self.index.lines(method.path)[method.definition.line : method.definition.end]
+        return any(text in line for line in lines)
+
+    def raises(self, method: Symbol, self_value: Obj) -> Formula:
+        """The formula under which the method raises."""
+        node = self.code.function(method)
+        out: list[Formula] = []
+
+        def visit(statement: ast.stmt, path: Formula, here: Scope) -> None:
+            if isinstance(statement, ast.Raise):
+                out.append(path)
+
+        if node is not None:
+            scope = Scope(method.path, method.qualname, self.code.owner(method), self_value)
+            Walk(self.reader, visit).run(node, scope)
+        return disj(out)
+
+    # --- answers
+
+    def labels(self) -> tuple[str, ...]:
+        """The runners that this engine has, oldest first."""
+        return tuple(r.label for r in self.present)
+
+    def formula(self, label: str, settings: dict[str, str | None]) -> Formula:
+        """The formula under which a run with these settings takes that runner and is not refused."""
+        chosen = disj(given(c.formula, settings) for c in self.choices if c.label == label)
+        return conj((chosen, negate(given(self.refusals.get(label, False), settings))))
+
+    def evidence(self, label: str) -> tuple[Evidence, ...]:
+        """The lines that decide for that runner."""
+        return tuple(dict.fromkeys(e for c in self.choices if c.label == label for e in c.evidence))
+
+    def of(self, method: str, settings: dict[str, str | None], drafted: Iterable[str]) -> tuple[Runner, ...]:
+        """The runners of one method, those that need nothing to be set first.
+
+        Args:
+            settings: option name -> value that is forced or given. drafted: runners that have a proposer for the method.
+        """
+        defaults: list[Runner] = []
+        others: list[Runner] = []
+        for label in drafted:
+            f = self.formula(label, settings)
+            plain = quiet(usual(f))
+            lines = self.evidence(label)
+            for way in alternatives(plain):
+                when = stated((*way, *default_way(_with(f, way))))
+                defaults.append(Runner(method, label, True, when, lines))
+            if plain is not True:
+                others.extend(Runner(method, label, False, stated(way), lines) for way in deviations(f) if _needs_setting(stated(way)))
+        return (*defaults, *dict.fromkeys(others))
+
+
+def _with(f: Formula, way: tuple[Lit, ...]) -> Formula:
+    """The formula when those literals hold."""
+    signs = {lit.key: lit.holds for lit in way}
+    return assume(f, lambda lit: signs[lit.key] == lit.holds if lit.key in signs else None)
+
+
+def _needs_setting(conditions: tuple[Condition, ...]) -> bool:
+    return any(c.kind != "model" for c in conditions)
