@@ -28,6 +28,7 @@ class Kernel(NamedTuple):
     constexprs: dict[str, Any]
     num_warps: int
     num_stages: int = 2
+    aligned: tuple[str, ...] = ()  # integer arguments that are multiples of 16, which Triton specialises on
 
 
 class Compiled(NamedTuple):
@@ -44,12 +45,14 @@ def aot_compile(
     capabilities: tuple[int, ...] = CAPABILITIES,
     num_warps: int = 4,
     num_stages: int = 2,
+    aligned: tuple[str, ...] = (),
 ) -> list[Compiled]:
     """Compile to a cubin for each capability. Raises what Triton or ptxas raises."""
     types = {name: "constexpr" if name in constexprs else signature[name] for name in fn.arg_names}
     values = {(fn.arg_names.index(name),): value for name, value in constexprs.items()}
     # what the launcher would find at run time: every pointer is 16-byte aligned
-    attrs = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(fn.arg_names) if types[name].startswith("*")}
+    divisible = [types[name].startswith("*") or (name in aligned and types[name] == "i32") for name in fn.arg_names]
+    attrs = {(i,): [["tt.divisibility", 16]] for i, yes in enumerate(divisible) if yes}
     compiled = []
     for capability in capabilities:
         kernel = triton.compile(
@@ -116,9 +119,11 @@ def core_kernels() -> list[Kernel]:
 
 
 def main() -> int:
+    from aot_attention import attention_kernels
+
     print(f"{'kernel':<28}{'sm':>5}{'registers':>11}{'shared B':>10}{'stack B':>9}")
-    for kernel in core_kernels():
-        for c in aot_compile(*kernel[:3], num_warps=kernel.num_warps, num_stages=kernel.num_stages):
+    for kernel in [*core_kernels(), *attention_kernels()]:
+        for c in aot_compile(*kernel[:3], CAPABILITIES, *kernel[3:]):
             print(f"{kernel.fn.__name__:<28}{c.capability:>5}{c.registers:>11}{c.shared:>10}{c.stack:>9}", flush=True)
     return 0
 
