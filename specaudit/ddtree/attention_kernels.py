@@ -1,0 +1,325 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+"""The Triton kernels of `attention.py`; arguments and shapes are explained there and in `attention_reference.py`.
+
+Query heads of one KV head are packed with the rows of the tree: packed row m is tree row m // GROUP, head m % GROUP,
+so that K and V are read once per BLOCK_M packed rows and not once per head.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+WORD_BITS = tl.constexpr(32)
+E4M3_SHIFT = tl.constexpr(256.0)
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _operand(x, DTYPE: tl.constexpr):
+    """Loaded elements as operands of a matrix product; e4m3 bytes become value / 256."""
+    if x.dtype == tl.uint8:
+        bits = x.to(tl.uint16)
+        x = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True)
+    return x.to(DTYPE)
+
+
+@triton.jit
+def _load_rows(base, offsets, live, HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr, ALL_LIVE: tl.constexpr):
+    """Rows of HEAD_SIZE elements at `offsets` [n], zero where not live: [n, BLOCK_D]."""
+    d = tl.arange(0, BLOCK_D)
+    pointers = base + offsets[:, None] + d[None, :]
+    if ALL_LIVE and HEAD_SIZE == BLOCK_D:
+        return tl.load(pointers)
+    return tl.load(pointers, mask=live[:, None] & (d < HEAD_SIZE)[None, :], other=0)
+
+
+@triton.jit
+def _store_rows(base, offsets, x, live, HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr):
+    d = tl.arange(0, BLOCK_D)
+    pointers = base + offsets[:, None] + d[None, :]
+    tl.store(pointers, x.to(base.dtype.element_ty), mask=live[:, None] & (d < HEAD_SIZE)[None, :])
+
+
+@triton.jit
+def _slots(Table, positions, live, BLOCK_SIZE: tl.constexpr):
+    """Block and offset of KV positions through one request's block table."""
+    block = tl.load(Table + positions // BLOCK_SIZE, mask=live, other=0).to(tl.int64)
+    return block, positions % BLOCK_SIZE
+
+
+@triton.jit
+def _ancestor_bits(Words, row_offsets, live, first, words, BLOCK_N: tl.constexpr):
+    """Whether each row sees tree rows first to first + BLOCK_N - 1: [n, BLOCK_N]; first is a multiple of BLOCK_N."""
+    column = tl.arange(0, BLOCK_N)
+    word = first // WORD_BITS
+    low = tl.load(Words + row_offsets + word, mask=live, other=0)
+    if BLOCK_N <= WORD_BITS:
+        bits = low[:, None] >> ((first + column) % WORD_BITS)[None, :]
+    else:
+        tl.static_assert(BLOCK_N == 2 * WORD_BITS)
+        high = tl.load(Words + row_offsets + word + 1, mask=live & (word + 1 < words), other=0)
+        bits = tl.where((column < WORD_BITS)[None, :], low[:, None], high[:, None]) >> (column % WORD_BITS)[None, :]
+    return (bits & 1) != 0
+
+
+@triton.jit
+def _attend(acc, top, total, q, k, v, visible, scale, MASKED: tl.constexpr, PRECISION: tl.constexpr):
+    """One step of the online softmax, base 2: weighted values, maximum and sum of weights, one tile of keys on."""
+    s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+    if MASKED:
+        s = tl.where(visible, s, float("-inf"))
+    new_top = tl.maximum(top, tl.max(s, 1))
+    safe = tl.where(new_top == float("-inf"), 0.0, new_top)  # nothing seen so far: -inf - -inf would be NaN
+    shrink = tl.exp2(top - safe)
+    p = tl.exp2(s - safe[:, None])
+    total = total * shrink + tl.sum(p, 1)
+    acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
+    return acc, new_top, total
+
+
+@triton.jit
+def _scales(QueryScale, KeyScale, ValueScale, scale, E4M3_QUERY: tl.constexpr, E4M3_CACHE: tl.constexpr):
+    """Factors on the scores (in base 2) and on the values."""
+    scale_s = scale * LOG2_E
+    scale_v = 1.0
+    if E4M3_QUERY:
+        scale_s = scale_s * tl.load(QueryScale) * E4M3_SHIFT
+    if E4M3_CACHE:
+        scale_s = scale_s * tl.load(KeyScale) * E4M3_SHIFT
+        scale_v = tl.load(ValueScale) * E4M3_SHIFT
+    return scale_s, scale_v
+
+
+@triton.jit
+def tree_attention_kernel(
+    Merged,
+    Out,
+    Lse,
+    Query,
+    Key,
+    Value,
+    RowStarts,
+    Ancestors,
+    Slots,
+    Table,
+    ContextLens,
+    QueryScale,
+    KeyScale,
+    ValueScale,
+    scale,
+    words,
+    merged_row,
+    merged_head,
+    out_row,
+    out_head,
+    lse_head,
+    lse_row,
+    query_row,
+    query_head,
+    key_block,
+    key_position,
+    key_head,
+    value_block,
+    value_position,
+    value_head,
+    ancestors_request,
+    ancestors_row,
+    table_request,
+    GROUP: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BY_TABLE: tl.constexpr,
+    E4M3_QUERY: tl.constexpr,
+    E4M3_CACHE: tl.constexpr,
+    OPERAND: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Program (tile of rows, KV head, request)."""
+    tile, kv_head, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    start = tl.load(RowStarts + b)
+    n = tl.load(RowStarts + b + 1) - start
+    if tile * BLOCK_M >= n * GROUP:
+        return
+    packed = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    row, head = packed // GROUP, kv_head * GROUP + packed % GROUP
+    live = row < n
+    t = (start + row).to(tl.int64)
+    q = _load_rows(Query, t * query_row + head * query_head, live, HEAD_SIZE, BLOCK_D, False)
+    q = _operand(q, OPERAND)
+    lse = tl.load(Lse + head * lse_head + t * lse_row, mask=live, other=float("-inf")) * LOG2_E
+    lse = tl.where(lse == float("inf"), float("-inf"), lse)  # FlashAttention 2 says +inf, 3 says -inf for "no keys"
+    context = _load_rows(Out, t * out_row + head * out_head, live, HEAD_SIZE, BLOCK_D, False).to(tl.float32)
+    scale_s, scale_v = _scales(QueryScale, KeyScale, ValueScale, scale, E4M3_QUERY, E4M3_CACHE)
+
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    top, total = lse, tl.zeros([BLOCK_M], tl.float32)
+    seen = tl.minimum(n, (tile * BLOCK_M + BLOCK_M - 1) // GROUP + 1)  # parents come before children: no later rows
+    for first in range(0, seen, BLOCK_N):
+        j = first + tl.arange(0, BLOCK_N)
+        in_tree = j < n
+        if BY_TABLE:
+            position = tl.load(ContextLens + b) + j
+            block, offset = _slots(Table + b * table_request, position, in_tree, BLOCK_SIZE)
+            stored = in_tree
+        else:
+            slot = tl.load(Slots + start + j, mask=in_tree, other=-1)
+            block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
+            stored = slot >= 0
+        key_rows = block * key_block + offset * key_position + kv_head * key_head
+        value_rows = block * value_block + offset * value_position + kv_head * value_head
+        k = _operand(_load_rows(Key, key_rows, stored, HEAD_SIZE, BLOCK_D, False), OPERAND)
+        v = _operand(_load_rows(Value, value_rows, stored, HEAD_SIZE, BLOCK_D, False), OPERAND)
+        bits = _ancestor_bits(Ancestors + b * ancestors_request, row * ancestors_row, live, first, words, BLOCK_N)
+        acc, top, total = _attend(acc, top, total, q, k, v, bits & in_tree[None, :], scale_s, True, PRECISION)
+
+    weight = tl.exp2(lse - tl.where(top == float("-inf"), 0.0, top))
+    context = tl.where(weight[:, None] > 0, context * weight[:, None], 0.0)
+    result = (acc * scale_v + context) / tl.where(live, total + weight, 1.0)[:, None]
+    _store_rows(Merged, t * merged_row + head * merged_head, result, live, HEAD_SIZE, BLOCK_D)
+
+
+@triton.jit
+def paged_tree_attention_kernel(
+    Out,
+    Partial,
+    PartialLse,
+    Query,
+    Key,
+    Value,
+    RowStarts,
+    Ancestors,
+    Table,
+    ContextLens,
+    QueryScale,
+    KeyScale,
+    ValueScale,
+    scale,
+    words,
+    rows,
+    splits,
+    out_row,
+    out_head,
+    query_row,
+    query_head,
+    key_block,
+    key_position,
+    key_head,
+    value_block,
+    value_position,
+    value_head,
+    ancestors_request,
+    ancestors_row,
+    table_request,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    DIRECT: tl.constexpr,
+    E4M3_QUERY: tl.constexpr,
+    E4M3_CACHE: tl.constexpr,
+    OPERAND: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Program (tile of rows, split, request x KV head).
+
+    The key tiles of a request are those of its context, then those of its tree, which starts a tile of its own so that
+    ancestor words stay aligned; a split takes an equal run of them.
+    """
+    tile, split = tl.program_id(0), tl.program_id(1)
+    kv_heads: tl.constexpr = HEADS // GROUP
+    b, kv_head = tl.program_id(2) // kv_heads, tl.program_id(2) % kv_heads
+    start = tl.load(RowStarts + b)
+    n = tl.load(RowStarts + b + 1) - start
+    if tile * BLOCK_M >= n * GROUP:
+        return
+    packed = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    row, head = packed // GROUP, kv_head * GROUP + packed % GROUP
+    live = row < n
+    t = (start + row).to(tl.int64)
+    q = _load_rows(Query, t * query_row + head * query_head, live, HEAD_SIZE, BLOCK_D, False)
+    q = _operand(q, OPERAND)
+    scale_s, scale_v = _scales(QueryScale, KeyScale, ValueScale, scale, E4M3_QUERY, E4M3_CACHE)
+
+    context = tl.load(ContextLens + b)
+    full_tiles = context // BLOCK_N
+    context_tiles = tl.cdiv(context, BLOCK_N)
+    seen = tl.minimum(n, (tile * BLOCK_M + BLOCK_M - 1) // GROUP + 1)  # parents come before children
+    tiles = context_tiles + tl.cdiv(seen, BLOCK_N)
+    share = tl.cdiv(tiles, splits)
+    begin, end = split * share, tl.minimum((split + 1) * share, tiles)
+    table = Table + b * table_request
+    key_base = Key + kv_head * key_head
+    value_base = Value + kv_head * value_head
+    column = tl.arange(0, BLOCK_N)
+
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    top, total = tl.full([BLOCK_M], float("-inf"), tl.float32), tl.zeros([BLOCK_M], tl.float32)
+    for i in range(begin, tl.minimum(end, full_tiles)):  # every row sees every key here: no mask
+        every = column >= 0
+        block, offset = _slots(table, i * BLOCK_N + column, every, BLOCK_SIZE)
+        k = _load_rows(key_base, block * key_block + offset * key_position, every, HEAD_SIZE, BLOCK_D, True)
+        v = _load_rows(value_base, block * value_block + offset * value_position, every, HEAD_SIZE, BLOCK_D, True)
+        k, v = _operand(k, OPERAND), _operand(v, OPERAND)
+        acc, top, total = _attend(acc, top, total, q, k, v, every, scale_s, False, PRECISION)
+    for i in range(tl.maximum(begin, full_tiles), end):
+        in_context = i < context_tiles
+        first = tl.where(in_context, 0, (i - context_tiles) * BLOCK_N)
+        position = tl.where(in_context, i * BLOCK_N, context + first) + column
+        stored = position < tl.where(in_context, context, context + n)
+        block, offset = _slots(table, position, stored, BLOCK_SIZE)
+        k = _load_rows(key_base, block * key_block + offset * key_position, stored, HEAD_SIZE, BLOCK_D, False)
+        v = _load_rows(value_base, block * value_block + offset * value_position, stored, HEAD_SIZE, BLOCK_D, False)
+        bits = _ancestor_bits(Ancestors + b * ancestors_request, row * ancestors_row, live, first, words, BLOCK_N)
+        visible = (bits | in_context) & stored[None, :]
+        k, v = _operand(k, OPERAND), _operand(v, OPERAND)
+        acc, top, total = _attend(acc, top, total, q, k, v, visible, scale_s, True, PRECISION)
+
+    seen_any = total > 0
+    safe_total = tl.where(seen_any, total, 1.0)
+    result = acc * (scale_v / safe_total)[:, None]
+    if DIRECT:
+        _store_rows(Out, t * out_row + head * out_head, result, live, HEAD_SIZE, BLOCK_D)
+    else:
+        at = (split * rows + t) * HEADS + head
+        lse = tl.where(seen_any, top + tl.log2(safe_total), float("-inf"))
+        tl.store(PartialLse + at, lse, mask=live)
+        if end > begin:
+            _store_rows(Partial, at * HEAD_SIZE, result, live, HEAD_SIZE, BLOCK_D)
+
+
+@triton.jit
+def merge_splits_kernel(
+    Out,
+    Partial,
+    PartialLse,
+    RowStarts,
+    rows,
+    requests,
+    splits,
+    out_row,
+    out_head,
+    HEADS: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+):
+    """Program (row, head): the splits' parts, weighted by their log-sum-exp."""
+    t, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    if t < tl.load(RowStarts) or t >= tl.load(RowStarts + requests):
+        return
+    s, d = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
+    at = (s * rows + t) * HEADS + head
+    lse = tl.load(PartialLse + at, mask=s < splits, other=float("-inf"))
+    weight = tl.exp2(lse - tl.max(lse, 0))
+    # A split without keys stored no part: its rows of the scratch may hold anything.
+    used = (lse > float("-inf"))[:, None] & (d < HEAD_SIZE)[None, :]
+    part = tl.load(Partial + at[:, None] * HEAD_SIZE + d[None, :], mask=used, other=0.0)
+    result = tl.sum(part * weight[:, None], 0) / tl.sum(weight, 0)
+    tl.store(Out + t * out_row + head * out_head + d, result.to(Out.dtype.element_ty), mask=d < HEAD_SIZE)
