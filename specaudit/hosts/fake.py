@@ -14,7 +14,8 @@ from specaudit.errors import UnreachableError
 from specaudit.hosts.shell import CHUNK, Ended, LocalShell, Sink, deadline_error
 
 #: unreachable: no connection. noise: 100 kB before the answer. stderr: 2 MB beside it. cut: the connection dies in the
-#: middle of the answer. hang: the command never answers. no-python: none there. garbled: one byte of the answer is wrong.
+#: middle of the answer. hang: the command never answers. no-python: none there. garbled: one byte of the answer is
+#: wrong.
 Fault = Literal["unreachable", "noise", "stderr", "cut", "hang", "no-python", "garbled"]
 
 

@@ -1,0 +1,239 @@
+"""Who we are: the keys that ``ssh`` would offer, in the order in which it offers them.
+
+OpenSSH tries certificates, then agent keys that the configuration names, then other agent keys (unless
+IdentitiesOnly), then keys that are only in files. paramiko's own search ignores IdentitiesOnly and IdentityAgent,
+so it is not used.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import paramiko
+from cryptography.exceptions import UnsupportedAlgorithm
+from paramiko.pkey import PublicBlob, UnknownKeyType
+
+from specaudit.errors import UnreachableError
+from specaudit.hosts.ssh import certificates
+from specaudit.hosts.ssh.config import SshConfig, SshOptions
+
+CERT_SUFFIX = "-cert.pub"
+#: A key may want a touch or a yes from the user.
+AGENT_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class Identity:
+    """One key on offer: ``origin`` says where it is from; ``key`` signs."""
+
+    origin: str
+    key: paramiko.PKey
+
+
+@dataclass(slots=True)
+class Tried:
+    """What was offered and what stood in the way, for the message when nothing worked."""
+
+    offered: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """One sentence or two."""
+        parts = [f"Offered: {', '.join(self.offered) or 'no key'}."]
+        return " ".join([*parts, *(f"{problem}." for problem in self.problems)])
+
+
+def authenticate(transport: paramiko.Transport, label: str, config: SshConfig, options: SshOptions) -> None:
+    """Logs in.
+
+    Raises:
+        UnreachableError: the server accepted nothing that may be offered.
+    """
+    tried = Tried()
+    allowed: list[str] = []
+    with _agent(config, tried) as agent_keys:
+        for identity in identities(config, options, agent_keys, tried):
+            tried.offered.append(f"{identity.origin} ({identity.key.get_name()})")
+            try:
+                more = transport.auth_publickey(config.user, identity.key)
+            except paramiko.BadAuthenticationType as error:
+                allowed = error.allowed_types
+                break
+            except paramiko.SSHException as error:
+                if not transport.is_active():
+                    raise _refused(label, config, tried, f"the server ended the connection ({error})") from error
+                continue
+            if not more:
+                return
+            allowed = more
+            break
+    if _without_key(transport, label, config, options, tried, allowed):
+        return
+    raise _refused(label, config, tried, f"it takes {', '.join(allowed)}" if allowed else "")
+
+
+def _without_key(
+    transport: paramiko.Transport, label: str, config: SshConfig, options: SshOptions, tried: Tried, allowed: list[str]
+) -> bool:
+    """``none`` (some servers ask for nothing more), then a password if there is someone to ask for it."""
+    if not allowed:
+        try:
+            transport.auth_none(config.user)
+            return True
+        except paramiko.BadAuthenticationType as error:
+            allowed.extend(error.allowed_types)
+        except (paramiko.SSHException, EOFError) as error:
+            raise _refused(label, config, tried, f"the server ended the connection ({error})") from error
+    if options.secret is None or not {"password", "keyboard-interactive"}.intersection(allowed):
+        return False
+    password = options.secret(f"Password of {config.user}@{config.host} ({label}): ")
+    if not password:
+        return False
+    tried.offered.append("a password")
+    try:
+        return not transport.auth_password(config.user, password)
+    except paramiko.SSHException:
+        return False
+
+
+def _refused(label: str, config: SshConfig, tried: Tried, why: str) -> UnreachableError:
+    return UnreachableError(
+        f"{label} does not let {config.user} in{': ' + why if why else ''}. {tried.text()}",
+        f"Make `ssh -o BatchMode=yes {label} true` work: ssh-add a key, or name one with IdentityFile.",
+    )
+
+
+def identities(
+    config: SshConfig, options: SshOptions, agent_keys: tuple[paramiko.PKey, ...], tried: Tried
+) -> Iterator[Identity]:
+    """Keys in OpenSSH's order. A file that is not there is skipped in silence, as ssh does with its defaults."""
+    if config.first("pubkeyauthentication") in ("no", "false"):
+        tried.problems.append("PubkeyAuthentication is off in your ssh configuration")
+        return
+    files = [path for path in config.paths("identityfile") if os.path.exists(path) or os.path.exists(path + ".pub")]
+    plain_keys = [key for key in agent_keys if not key.get_name().endswith(certificates.SUFFIX)]
+    in_agent = {key.asbytes(): key for key in reversed(plain_keys)}
+    public = {path: _public(path) for path in files}
+    loaded: dict[str, paramiko.PKey | None] = {}
+
+    def of_file(path: str) -> paramiko.PKey | None:
+        if path not in loaded:
+            loaded[path] = _private(path, options, tried)
+        return loaded[path]
+
+    def owner_of(plain: bytes) -> paramiko.PKey | None:
+        if plain in in_agent:
+            return in_agent[plain]
+        own = (of_file(path) for path in files if public[path] in (plain, None))
+        return next((key for key in own if key is not None and key.asbytes() == plain), None)
+
+    shown = [*config.paths("certificatefile"), *(path + CERT_SUFFIX for path in files)]
+    for file in dict.fromkeys(path for path in shown if os.path.exists(path)):
+        try:
+            blob = PublicBlob.from_file(file)
+            signer = owner_of(certificates.subject(certificates.read(blob.key_blob)))
+        except (OSError, ValueError, paramiko.SSHException) as error:
+            tried.problems.append(f"{file} cannot be used: {error}")
+            continue
+        if signer is None:
+            tried.problems.append(f"no private key was found for the certificate {file}")
+            continue
+        yield Identity(file, _certified(signer, blob))
+    named = [in_agent[half] for path in files if (half := public[path]) is not None and half in in_agent]
+    for key in named:
+        yield Identity(f"agent key {_comment(key)}", key)
+    if not config.truth("identitiesonly"):
+        for key in agent_keys:
+            if key not in named:
+                yield Identity(f"agent key {_comment(key)}", key)
+    for path in files:
+        if public[path] not in in_agent and not path.endswith(".pub"):
+            own = of_file(path)
+            if own is not None:
+                yield Identity(path, own)
+
+
+def _comment(key: paramiko.PKey) -> str:
+    return str(getattr(key, "comment", "")) or key.get_name()
+
+
+def _certified(signer: paramiko.PKey, blob: PublicBlob) -> paramiko.PKey:
+    """A key that shows the certificate; the plain one stays as it is, because it may be offered too."""
+    certified = copy.copy(signer)
+    certified.public_blob = blob
+    return certified
+
+
+def _public(path: str) -> bytes | None:
+    """The public half of an identity file: of the ``.pub`` beside it, or of itself when it is one."""
+    for candidate in (path + ".pub", path):
+        try:
+            return bytes(PublicBlob.from_file(candidate).key_blob)
+        except (OSError, ValueError, UnicodeDecodeError, paramiko.SSHException):
+            continue
+    return None
+
+
+def _private(path: str, options: SshOptions, tried: Tried) -> paramiko.PKey | None:
+    password = None
+    for _ in range(2):
+        try:
+            key = paramiko.PKey.from_path(path, password)
+        except TypeError:  # cryptography: encrypted, and no password was given
+            password = options.secret(f"Passphrase of {path}: ") if options.secret else None
+            if not password:
+                tried.problems.append(f"{path} has a passphrase; load it with ssh-add")
+                return None
+        except (OSError, ValueError, UnsupportedAlgorithm, paramiko.SSHException, UnknownKeyType) as error:
+            tried.problems.append(f"{path} cannot be used: {error}")
+            return None
+        else:
+            key.public_blob = None
+            return key
+    return None
+
+
+class _Agent(paramiko.agent.AgentSSH):
+    """The agent behind one socket. paramiko's own class reads SSH_AUTH_SOCK, which belongs to the whole process."""
+
+    def open(self, path: str) -> None:
+        """Connects and asks for the keys.
+
+        Raises:
+            OSError, paramiko.SSHException: nobody answers there.
+        """
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(AGENT_SECONDS)
+        try:
+            connection.connect(path)
+            self._connect(connection)  # type: ignore[attr-defined]  # the only door to another socket
+        except BaseException:
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._close()  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _agent(config: SshConfig, tried: Tried) -> Iterator[tuple[paramiko.PKey, ...]]:
+    """The keys of IdentityAgent, else of SSH_AUTH_SOCK."""
+    path = next(iter(config.values.get("identityagent", ())), "SSH_AUTH_SOCK")
+    if path == "SSH_AUTH_SOCK" or path.startswith("$"):
+        path = os.environ.get(path.strip("${}"), "none")
+    agent = _Agent()
+    try:
+        if path not in ("", "none"):
+            try:
+                agent.open(config.expand(path))
+            except (OSError, paramiko.SSHException) as error:
+                tried.problems.append(f"the agent at {path} cannot be used: {error}")
+        yield agent.get_keys()
+    finally:
+        agent.close()

@@ -1,0 +1,132 @@
+"""One SSH session as a shell: see :class:`specaudit.hosts.shell.Shell`."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from collections.abc import Sequence
+
+import paramiko
+
+from specaudit.errors import UnreachableError
+from specaudit.hosts.shell import CHUNK, Ended, Sink, Tail, deadline_error
+from specaudit.hosts.ssh.connection import Connection, Connector
+
+#: Seconds after the end of stdout within which a command should say how it ended.
+STATUS_SECONDS = 5.0
+
+
+class SshShell:
+    """Runs commands on one host; connects at the first, and again when the connection has died.
+
+    Args:
+        destination: as for ``ssh``.
+        connector: the run's connector, which owns the jump hosts.
+    """
+
+    def __init__(self, destination: str, connector: Connector) -> None:
+        self._destination = destination
+        self._connector = connector
+        self._connection: Connection | None = None
+
+    @property
+    def label(self) -> str:
+        """The destination as the user wrote it."""
+        return self._destination
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about the connection (a key was added, Include was not read)."""
+        return tuple(self._connection.notes) if self._connection else ()
+
+    def run(self, command: Sequence[str], stdin: bytes, sink: Sink, deadline: float) -> Ended:
+        """See :meth:`specaudit.hosts.shell.Shell.run`; time to connect has limits of its own."""
+        connection = self._connected()
+        until = time.monotonic() + deadline
+        try:
+            channel = connection.transport.open_session(timeout=connection.transport.channel_timeout)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise self._broken(connection, f"opens no session: {error}") from error
+        try:
+            # The login shell must not stay in between: it may print, or wait, at its end.
+            channel.exec_command("exec " + shlex.join(command))
+            return self._converse(connection, channel, stdin, sink, until, deadline)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise self._broken(connection, f"broke the connection: {error or type(error).__name__}") from error
+        finally:
+            channel.close()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> Connection:
+        if self._connection is None or not self._connection.alive:
+            self.close()
+            self._connection = self._connector.connect(self._destination)
+        return self._connection
+
+    def _converse(
+        self,
+        connection: Connection,
+        channel: paramiko.Channel,
+        stdin: bytes,
+        sink: Sink,
+        until: float,
+        deadline: float,
+    ) -> Ended:
+        """Feeds stdin and drains stderr beside stdout: each stops the others once its window is full."""
+        tail = Tail(self.label)
+        errors: list[UnreachableError] = []
+        feeder = threading.Thread(target=_feed, args=(channel, stdin), daemon=True)
+        drain = threading.Thread(target=_drain, args=(channel, tail, errors), daemon=True)
+        feeder.start()
+        drain.start()
+        channel.settimeout(1.0)
+        enough = False
+        while not enough:
+            if time.monotonic() > until:
+                raise deadline_error(self.label, deadline)
+            try:
+                chunk = channel.recv(CHUNK)
+            except TimeoutError:
+                continue
+            if not chunk:
+                break
+            enough = sink(chunk)
+        if errors:
+            raise errors[0]
+        status: int | None = None
+        if not enough and channel.status_event.wait(min(STATUS_SECONDS, max(0.0, until - time.monotonic()))):
+            status = channel.exit_status if connection.alive and channel.exit_status >= 0 else None
+        if not enough:
+            drain.join(1.0)
+        return Ended(status, tail.text())
+
+    def _broken(self, connection: Connection, what: str) -> UnreachableError:
+        cause = connection.transport.get_exception()
+        return UnreachableError(
+            f"{self.label} {what}{f' ({cause})' if cause else ''}.", "Try again; look at that host's sshd log."
+        )
+
+
+def _feed(channel: paramiko.Channel, data: bytes) -> None:
+    try:
+        channel.sendall(data)
+        channel.shutdown_write()
+    except (OSError, EOFError, paramiko.SSHException):
+        return  # the command ended, or the connection did: the reader of stdout sees it too
+
+
+def _drain(channel: paramiko.Channel, tail: Tail, errors: list[UnreachableError]) -> None:
+    try:
+        while chunk := channel.recv_stderr(CHUNK):
+            tail.feed(chunk)
+    except UnreachableError as error:
+        errors.append(error)
+        channel.close()
+    except (OSError, EOFError):
+        return
