@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from specaudit.snapshot import Snapshot
 
-OUTLINE_VERSION = 1
+OUTLINE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """One assignment to a name or attribute: source text of target and value (cut at 400 characters)."""
+    """One assignment to a name or attribute: source texts of target and value (the value cut at 400 characters in functions)."""
 
     target: str
     value: str
@@ -138,7 +138,7 @@ class _Reader:
         parts = [self._cut(self.lines[first], start, None)]
         for row in range(first + 1, last):
             parts.append(self.lines[row])
-            if len(parts) > 12:
+            if len(parts) > limit // 32:
                 break
         else:
             parts.append(self._cut(self.lines[last], 0, end))
@@ -199,7 +199,8 @@ class _Reader:
 
     def _assign(self, target: ast.expr, value: ast.expr, line: int, scope: str) -> None:
         if isinstance(target, (ast.Name, ast.Attribute)):
-            self.assigns.append(Assign(self.text(target), self.text(value), line, scope))
+            whole = scope == "" or scope[:1].isupper()  # constants of modules and classes are read whole
+            self.assigns.append(Assign(self.text(target), self.text(value, 20000 if whole else 400), line, scope))
         elif isinstance(target, ast.Tuple):
             for element in target.elts:
                 self._assign(element, value, line, scope)

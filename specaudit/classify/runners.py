@@ -26,7 +26,7 @@ from specaudit.classify.conditions import (
     stated,
     usual,
 )
-from specaudit.classify.symbolic import Reader, Scope, Walk, calls, guarded
+from specaudit.classify.symbolic import Reader, Scope, Walk, calls, guarded, local
 from specaudit.classify.values import Obj, Ref, truth
 from specaudit.engines.base import GateAnchor, RunnerAnchor
 from specaudit.model import Condition, Evidence, Runner
@@ -81,7 +81,7 @@ class RunnerChoice:
                 node = self.code.function(method) if method is not None else None
                 if anchor is None or node is None:
                     continue
-                scope = Scope(worker.path, call.scope, cls)
+                scope = local(self.reader, node, Scope(worker.path, call.scope, cls))
                 for place in guarded(node.body):
                     if any(c.lineno == call.line for c in calls(place.statement)):
                         yield Choice(anchor.label, place.formula(self.reader, scope), self._worker_lines(place.tests, scope, call.line))
@@ -151,7 +151,7 @@ class RunnerChoice:
         node = self.code.function(method) if method is not None else None
         if cls is None or method is None or node is None:
             return refused, lines
-        scope = Scope(method.path, method.qualname, cls, Obj(cls, ""))
+        scope = local(self.reader, node, Scope(method.path, method.qualname, cls, Obj(cls, "")))
         for place in guarded(node.body):
             if not place.tests or not isinstance(place.statement, ast.Expr):
                 continue

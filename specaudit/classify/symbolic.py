@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from specaudit.classify.code import Code, Symbol, dotted, expression
+from specaudit.classify.code import Code, Field, Symbol, dotted, expression
 from specaudit.classify.conditions import Formula, conj, disj, negate, usual
 from specaudit.classify.values import (
     Cases,
@@ -27,6 +27,7 @@ from specaudit.classify.values import (
     compare,
     truth,
 )
+from specaudit.classify.backends import Backends
 from specaudit.engines.base import Engine
 
 _COMPARE = {
@@ -68,6 +69,7 @@ class Reader:
         self.engine = engine
         self.given = dict(given or {})
         self.environment = dict(environment or {})
+        self.backends = Backends(code, engine)
         self.entered: list[Symbol] = []
         self._classes: dict[str, Symbol | None] = {}
         self._cache: dict[object, object] = {}
@@ -318,13 +320,25 @@ class Reader:
         """``self.attr`` of an ordinary object: what its class stores there (first what ``__init__`` stores)."""
         if scope.depth > _DEPTH:
             return Opaque(f"self.{attr}")
+        found = self._counting(owner, attr) or self._settled(owner, attr)
+        node = expression(found.value) if found is not None else None
+        if found is None or node is None:
+            return Opaque(f"self.{attr}")
+        return self.value(node, Scope(found.path, found.scope, owner, depth=scope.depth + 1))
+
+    def _counting(self, owner: Symbol, attr: str) -> Field | None:
+        """Where an attribute takes the number of drafted tokens; later changes of it stay within what is configured."""
+        ending = f".{self.engine.config.count_field}"
+        return next((f for f in self.code.attribute(owner, attr) if f.value.endswith(ending)), None)
+
+    def _settled(self, owner: Symbol, attr: str) -> Field | None:
+        """The one value that an attribute has after construction; ``None`` when it changes or has several."""
         fields = self.code.attribute(owner, attr)
-        fields = tuple(f for f in fields if f.scope.endswith("__init__")) or fields
-        for found in fields[:1]:
-            node = expression(found.value)
-            if node is not None:
-                return self.value(node, Scope(found.path, found.scope, owner, depth=scope.depth + 1))
-        return Opaque(f"self.{attr}")
+        built = [f for f in fields if f.scope.endswith("__init__") or "." not in f.scope]
+        if not fields or len(built) != len(fields):
+            return fields[0] if len(fields) == 1 else None
+        nearest = [f for f in built if f.scope.partition(".")[0] == built[0].scope.partition(".")[0]]
+        return nearest[0] if len({f.value for f in nearest}) == 1 else None
 
     # --- calls
 
@@ -339,6 +353,8 @@ class Reader:
             if isinstance(args[0], ast.GeneratorExp):
                 return self._over(args[0], scope)
             return Truth(self.truth(args[0], scope)) if name == "bool" else Opaque(ast.unparse(node))
+        if name == "isinstance" and len(args) == 2:
+            return self._kind_test(node, scope)
         if name in _COLLECTIONS:
             return self.value(args[0], scope) if args else Const(())
         if isinstance(node.func, ast.Attribute):
@@ -363,11 +379,21 @@ class Reader:
     def _over(self, node: ast.GeneratorExp, scope: Scope) -> Value:
         """``any(x in A for x in B)``: do the two share an element."""
         clause = node.generators[0]
+        if isinstance(node.elt, ast.Call) and dotted(node.elt.func) == "isinstance" and len(node.elt.args) == 2:
+            return self._kind_test(node.elt, scope)
         if isinstance(node.elt, ast.Compare) and isinstance(clause.target, ast.Name) and len(node.generators) == 1:
             left, right = node.elt.left, node.elt.comparators[0]
             if isinstance(node.elt.ops[0], ast.In) and isinstance(left, ast.Name) and left.id == clause.target.id:
                 return Truth(compare("in", self.value(clause.iter, scope), self.value(right, scope), ast.unparse(node)))
         return Opaque(ast.unparse(node))
+
+    def _kind_test(self, node: ast.Call, scope: Scope) -> Value:
+        """``isinstance(x, C)``: of a class from an attention backend's file it says which backend runs."""
+        found = self.code.resolve(scope.path, scope.qualname, dotted(node.args[1]))
+        backend = self.backends.name_of(found.path) if found is not None else ""
+        if not backend:
+            return Opaque(ast.unparse(node))
+        return Truth(self.backends.selected(self, backend))
 
     def _literal(self, node: ast.expr, scope: Scope) -> Value:
         """The members of a ``Literal`` alias, nested aliases included."""
@@ -531,6 +557,46 @@ def _about_model(path: str) -> bool:
     parts = path.split(".")
     return any(p.endswith(("model_config", "hf_config", "hf_text_config")) for p in parts[:-1])
 
+
+
+class Locals(Mapping[str, Value]):
+    """The names of a function that are assigned once, evaluated when asked for: for reading a long function in parts."""
+
+    def __init__(self, reader: Reader, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
+        self._reader = reader
+        self._scope = replace(scope, names=self)
+        found: dict[str, list[ast.expr]] = {}
+        for inner in ast.walk(node):
+            match inner:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    found.setdefault(name, []).append(value)
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                    found.setdefault(name, []).append(value)
+                case ast.AugAssign(target=ast.Name(id=name)) | ast.For(target=ast.Name(id=name)):
+                    found.setdefault(name, []).extend([ast.Constant(None)] * 2)
+        self._values = {name: values[0] for name, values in found.items() if len(values) == 1}
+        self._known: dict[str, Value] = {}
+
+    def __getitem__(self, name: str) -> Value:
+        if name not in self._known:
+            node = self._values[name]
+            self._known[name] = Opaque(name)  # a name that is defined through itself
+            self._known[name] = self._reader.value(node, self._scope)
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def local(reader: Reader, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> Scope:
+    """The scope with the names that the function assigns once."""
+    return replace(scope, names=Locals(reader, node, scope))
 
 
 @dataclass(frozen=True, slots=True)

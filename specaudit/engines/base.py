@@ -16,14 +16,14 @@ from fnmatch import fnmatchcase
 class RunnerAnchor:
     """One model runner: ``label`` names it in reports, ``entry`` is the method of a proposer that it calls for drafts.
 
-    ``factory`` is the function that makes the drafter where that is not done in the runner's own class.
+    ``runs`` names methods of other objects whose call runs the draft model.
     """
 
     label: str
     path: str
     cls: str
     entry: str
-    factory: str = ""
+    runs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,10 @@ class Engine:
 
     ``environment`` is the module object through which environment flags are read (``envs.NAME``) and ``environment_path`` its
     file; ``platform`` the names under which the platform object travels and the predicates that hold by default;
-    ``files`` are patterns of every file that classification may read.
+    ``files`` are patterns of every file that classification may read; ``assumed`` are settings that every run with
+    speculative decoding has. ``backend_registries`` are the files that name attention backends by dotted path,
+    ``backend_setting`` the configuration class and field that select one, ``backend_flag`` the environment flag that did so
+    where there is no such field.
     """
 
     name: str
@@ -90,8 +93,11 @@ class Engine:
     platform: tuple[str, ...]
     platform_default: tuple[str, ...]
     backend_registries: tuple[str, ...] = ()
+    backend_setting: tuple[str, str] = ("", "")
+    backend_flag: str = ""
     device_flags: tuple[str, ...] = ()
     gate: GateAnchor | None = None
+    assumed: tuple[tuple[str, str], ...] = ()
 
     def wants(self, path: str) -> bool:
         """Whether classification may read that file."""

@@ -37,7 +37,7 @@ VLLM = Engine(
         backend_field="attention_backend",
     ),
     runners=(
-        RunnerAnchor("v0", "vllm/spec_decode/spec_decode_worker.py", "SpecDecodeWorker", "sampler_output"),
+        RunnerAnchor("v0", "vllm/spec_decode/spec_decode_worker.py", "SpecDecodeWorker", "sampler_output", ("execute_model", "generate_proposals")),
         RunnerAnchor("v1", "vllm/v1/worker/gpu_model_runner.py", "GPUModelRunner", "propose"),
         RunnerAnchor("v2", "vllm/v1/worker/gpu/model_runner.py", "GPUModelRunner", "propose"),
     ),
@@ -46,6 +46,10 @@ VLLM = Engine(
     environment_path="vllm/envs.py",
     platform=("current_platform",),
     platform_default=("is_cuda", "is_cuda_alike", "supports_v1", "default_v1"),
+    backend_registries=("vllm/platforms/cuda.py", "vllm/attention/backends/registry.py", "vllm/v1/attention/backends/registry.py"),
+    backend_setting=("AttentionConfig", "backend"),
+    backend_flag="VLLM_ATTENTION_BACKEND",
     device_flags=("HAS_TRITON",),
+    assumed=(("model_config.runner_type", "generate"),),
     gate=GateAnchor("vllm/engine/arg_utils.py", "EngineArgs", "_is_v1_supported_oracle", "VLLM_USE_V1", "v1", "v0"),
 )

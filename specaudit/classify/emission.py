@@ -1,0 +1,319 @@
+"""What a drafter's entry method does, as events under formulas: runs of the draft model, loops around them, what is returned.
+
+Methods are followed through inheritance and ``super()``; a test on configuration becomes part of the event's formula, so
+that one reading answers for every configuration. A *run of the draft model* is a call of an object that the class keeps
+(``self.x(...)``) and that is no method: its code is not the drafter's own. Where the kept object is of a class of the engine,
+its ``forward`` is followed instead.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from specaudit.classify.code import Code, Symbol, dotted, expression
+from specaudit.classify.conditions import Formula, conj
+from specaudit.classify.symbolic import Reader, Scope, Walk, calls
+from specaudit.model import Evidence
+
+# Ways to hand a tensor or list on that keep its values.
+_KEEPING = frozenset(
+    "view reshape contiguous to int long clone squeeze unsqueeze flatten transpose detach tolist cat stack type_as cpu cuda "
+    "view_as expand append narrow copy astype".split()
+)
+_BEST = frozenset({"topk", "sort", "argsort"})
+_DEPTH = 8
+
+#: What a value is made of: ``given`` (handed in by the caller), ``picked`` (one token per position), ``several`` (more
+#: than one candidate per position), ``ranked`` (chosen among candidates by their scores), ``kept`` (state of the object),
+#: ``made`` (computed otherwise).
+Origin = frozenset[str]
+NOTHING: Origin = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something the entry does under ``when``; ``loop`` is the line of the step loop around it (0: none)."""
+
+    kind: str  # "run" | "return" | "loop" | "write"
+    when: Formula
+    path: str
+    line: int
+    loop: tuple[str, int] | None = None
+    origin: Origin = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What one method does and returns."""
+
+    events: tuple[Event, ...] = ()
+    origin: Origin = NOTHING
+
+
+@dataclass(slots=True)
+class _Frame:
+    """One method being read: what its names hold, and what was found."""
+
+    cls: Symbol
+    method: Symbol
+    names: dict[str, Origin] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    returned: set[str] = field(default_factory=set)
+    modules: set[str] = field(default_factory=set)
+    bound: dict[str, list[Symbol]] = field(default_factory=dict)
+    loops: list[tuple[int, int, bool]] = field(default_factory=list)
+
+
+class Emission:
+    """Reads entry methods. ``runs`` are further names of methods whose call is a run of the draft model."""
+
+    def __init__(self, reader: Reader, runs: Iterable[str] = ()) -> None:
+        self.reader = reader
+        self.code: Code = reader.code
+        self.runs = frozenset(runs)
+        self._known: dict[tuple[str, str, str, str], Summary] = {}
+
+    def of(self, cls: Symbol, entry: str) -> Summary | None:
+        """The summary of the entry method of a class; ``None`` when the class has no such method."""
+        method = self.code.method(cls, entry)
+        return self._summary(cls, method, 0) if method is not None else None
+
+    def _summary(self, cls: Symbol, method: Symbol, depth: int) -> Summary:
+        key = cls.path, cls.qualname, method.path, method.qualname
+        if key not in self._known:
+            self._known[key] = Summary()  # recursion adds nothing new
+            self._known[key] = self._read(cls, method, depth)
+        return self._known[key]
+
+    def _read(self, cls: Symbol, method: Symbol, depth: int) -> Summary:
+        node = self.code.function(method)
+        if node is None or depth > _DEPTH:
+            return Summary()
+        frame = _Frame(cls, method)
+        frame.names = {p: frozenset({"given"}) for p in method.definition.params if p not in ("self", "cls")}
+        frame.loops = [(n.lineno, n.end_lineno or n.lineno, _counted(n)) for n in ast.walk(node) if isinstance(n, (ast.For, ast.While))]
+
+        def visit(statement: ast.stmt, path: Formula, here: Scope) -> None:
+            self._statement(statement, path, frame, depth)
+
+        Walk(self.reader, visit).run(node, Scope(method.path, method.qualname, cls))
+        return Summary(tuple(frame.events), frozenset(frame.returned))
+
+    def _statement(self, statement: ast.stmt, path: Formula, frame: _Frame, depth: int) -> None:
+        for call in calls(statement):
+            self._called(call, path, frame, depth)
+        match statement:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self._store(target, value, path, frame, depth)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._store(target, value, path, frame, depth)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[value])):
+                frame.names[name] = frame.names.get(name, NOTHING) | self.origin(value, frame, depth)
+            case ast.Return(value=ast.expr() as value):
+                found = self.origin(value.elts[0] if isinstance(value, ast.Tuple) and value.elts else value, frame, depth)
+                frame.returned |= found
+                frame.events.append(self._event("return", path, statement.lineno, frame, found))
+            case ast.For() | ast.While() if _counted(statement):
+                frame.events.append(self._event("loop", path, statement.lineno, frame))
+
+    def _store(self, target: ast.expr, value: ast.expr, path: Formula, frame: _Frame, depth: int) -> None:
+        found = self.origin(value, frame, depth)
+        match target:
+            case ast.Name(id=name):
+                frame.names[name] = found
+                bound = [m for m in (self._own(n, frame) for n in _choices(value)) if m is not None]
+                if bound:
+                    frame.bound[name] = bound
+                elif isinstance(value, ast.Attribute) and self._is_module(value, frame):
+                    frame.modules.add(name)
+            case ast.Tuple(elts=elts):
+                for element in elts:
+                    self._store(element, value, path, frame, depth)
+            case ast.Subscript(value=ast.Attribute(value=ast.Name(id="self"), attr=attr)):
+                frame.events.append(self._event("write", path, target.lineno, frame, found | {f".{attr}"}))
+            case ast.Attribute(value=ast.Name(id="self"), attr=attr):
+                frame.events.append(self._event("write", path, target.lineno, frame, found | {f".{attr}"}))
+
+    def _event(self, kind: str, when: Formula, line: int, frame: _Frame, origin: Origin = NOTHING) -> Event:
+        around = [first for first, last, counted in frame.loops if counted and first < line <= last]
+        loop = (frame.method.path, around[0]) if around else None
+        return Event(kind, when, frame.method.path, line, loop, origin)
+
+    # --- calls
+
+    def _called(self, call: ast.Call, path: Formula, frame: _Frame, depth: int) -> None:
+        methods = self._meant(call.func, frame)
+        for method in methods:
+            self._inline(self._summary(frame.cls, method, depth + 1), call.lineno, path, frame)
+        if methods:
+            return
+        if self._is_run(call, frame):
+            inner = self._kept_class(call.func, frame)
+            forward = self.code.method(inner, "forward") if inner is not None else None
+            if inner is not None and forward is not None:
+                self._inline(self._summary(inner, forward, depth + 1), call.lineno, path, frame)
+            else:
+                frame.events.append(self._event("run", path, call.lineno, frame))
+        elif isinstance(call.func, ast.Attribute) and call.func.attr in self.runs:
+            self._run_by_name(call, call.func.attr, path, frame, depth)
+
+    def _inline(self, summary: Summary, line: int, path: Formula, frame: _Frame) -> None:
+        here = self._event("run", path, line, frame)
+        for event in summary.events:
+            if event.kind != "return":
+                frame.events.append(replace(event, when=conj((path, event.when)), loop=event.loop or here.loop))
+
+    def _meant(self, func: ast.expr, frame: _Frame) -> list[Symbol]:
+        """The methods of the same object that a call may mean, those bound to a name before included."""
+        if isinstance(func, ast.Name):
+            return frame.bound.get(func.id, [])
+        found = self._own(func, frame)
+        return [found] if found is not None else []
+
+    def _own(self, func: ast.expr, frame: _Frame) -> Symbol | None:
+        """The method of the same object that a call means (``self.x``, ``super().x``)."""
+        match func:
+            case ast.Attribute(value=ast.Name(id="self"), attr=attr):
+                return self.code.method(frame.cls, attr)
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=attr):
+                return self.code.method(frame.cls, attr, after=self.code.owner(frame.method))
+        return None
+
+    def _is_run(self, call: ast.Call, frame: _Frame) -> bool:
+        match call.func:
+            case ast.Name(id=name):
+                return name in frame.modules
+            case ast.Attribute(attr="forward", value=ast.Attribute() as inner):
+                return self._is_module(inner, frame)
+            case ast.Attribute() as func:
+                return self._is_module(func, frame)
+            case ast.Subscript(value=ast.Attribute() as func):
+                return self._is_module(func, frame) and not _is_kernel(call)
+        return False
+
+    def _is_module(self, node: ast.Attribute, frame: _Frame) -> bool:
+        """``self.x`` that is an object kept by the class, not one of its methods."""
+        if not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+            return False
+        if self.code.method(frame.cls, node.attr) is not None:
+            return False
+        stored = self.code.attribute(frame.cls, node.attr)
+        return not any(self._is_function(f.path, f.scope, f.value) for f in stored)
+
+    def _is_function(self, path: str, scope: str, text: str) -> bool:
+        node = expression(text)
+        name = dotted(node) if node is not None else ""
+        found = self.code.resolve(path, scope, name) if name else None
+        return found is not None and found.definition.kind == "function"
+
+    def _kept_class(self, func: ast.expr, frame: _Frame) -> Symbol | None:
+        """The class of the engine that a kept object is made from, when its code is at hand."""
+        if not isinstance(func, ast.Attribute):
+            return None
+        for stored in self.code.attribute(frame.cls, func.attr):
+            node = expression(stored.value)
+            for call in ast.walk(node) if node is not None else ():
+                name = dotted(call.func) if isinstance(call, ast.Call) else ""
+                found = self.code.resolve(stored.path, stored.scope, name) if name[:1].isupper() else None
+                if found is not None and found.definition.kind == "class":
+                    return found
+        return None
+
+    def _run_by_name(self, call: ast.Call, name: str, path: Formula, frame: _Frame, depth: int) -> None:
+        """A run through a method of the model; its body is followed when the arguments tell which class's it is."""
+        given = {k.arg for k in call.keywords}
+        found = [m for m in self._methods_named(name) if given and given <= set(m.definition.params)]
+        fitting = [m for m in found if len(m.definition.params) == min(len(f.definition.params) for f in found)]
+        owner = self.code.owner(fitting[0]) if len(fitting) == 1 else None
+        if owner is not None:
+            inner = self._summary(owner, fitting[0], depth + 1)
+            if any(e.kind == "run" for e in inner.events):
+                self._inline(inner, call.lineno, path, frame)
+                return
+        frame.events.append(self._event("run", path, call.lineno, frame))
+
+    def _methods_named(self, name: str) -> Iterable[Symbol]:
+        for path in self.code.index.mentioning(f"def {name}(".encode()):
+            for definition in self.code.index.outline(path).definitions:
+                if definition.name == name and definition.scope and definition.kind == "function":
+                    yield Symbol(path, definition)
+
+    # --- values
+
+    def origin(self, node: ast.expr, frame: _Frame, depth: int = 0) -> Origin:
+        """What the value of an expression is made of."""
+        match node:
+            case ast.Constant():
+                return NOTHING
+            case ast.Name(id=name):
+                return frame.names.get(name, frozenset({"made"}))
+            case ast.Attribute(value=ast.Name(id="self"), attr=attr):
+                return frozenset({"kept", f".{attr}"})
+            case ast.Attribute(value=inner, attr=attr):
+                return self.origin(inner, frame, depth)
+            case ast.Subscript(value=inner, slice=index):
+                found = self.origin(inner, frame, depth)
+                chosen = self.origin(index, frame, depth) if not isinstance(index, (ast.Slice, ast.Tuple)) else NOTHING
+                return found | {"ranked"} if "several" in chosen else found
+            case ast.List(elts=elts) | ast.Tuple(elts=elts):
+                return frozenset().union(*(self.origin(e, frame, depth) for e in elts))
+            case ast.ListComp(elt=inner):
+                return self.origin(inner, frame, depth)
+            case ast.IfExp(body=body, orelse=orelse):
+                return self.origin(body, frame, depth) | self.origin(orelse, frame, depth)
+            case ast.Call():
+                return self._result(node, frame, depth)
+        return frozenset({"made"})
+
+    def _result(self, call: ast.Call, frame: _Frame, depth: int) -> Origin:
+        method = self._own(call.func, frame)
+        if method is not None:
+            return self._summary(frame.cls, method, depth + 1).origin - {"given"} or frozenset({"made"})
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else dotted(call.func)
+        if name in _BEST:
+            return frozenset({"picked"}) if _one(call, name) else frozenset({"several"})
+        if name == "argmax":
+            return frozenset({"picked"})
+        parts = [*call.args]
+        if isinstance(call.func, ast.Attribute) and dotted(call.func.value) not in ("torch", "np", "numpy"):
+            parts.insert(0, call.func.value)
+        if name in ("gather", "index_select", "take_along_dim") and len(parts) >= 2:
+            chosen = frozenset().union(*(self.origin(p, frame, depth) for p in parts[1:]))
+            found = self.origin(parts[0], frame, depth)
+            return found | {"ranked"} if "several" in chosen else found
+        if name in _KEEPING and parts:
+            return self.origin(parts[0], frame, depth)
+        return frozenset({"made"})
+
+    def evidence(self, event: Event) -> Evidence:
+        """The line of an event."""
+        return self.code.index.evidence(event.path, event.line)
+
+
+def _counted(node: ast.AST) -> bool:
+    """A loop over steps: ``for … in range(…)`` or ``while``."""
+    if isinstance(node, ast.While):
+        return True
+    return isinstance(node, ast.For) and isinstance(node.iter, ast.Call) and dotted(node.iter.func) in ("range", "tqdm.trange")
+
+
+def _choices(node: ast.expr) -> list[ast.expr]:
+    """The values that a conditional expression chooses between."""
+    return [*_choices(node.body), *_choices(node.orelse)] if isinstance(node, ast.IfExp) else [node]
+
+
+def _is_kernel(call: ast.Call) -> bool:
+    """``kernel[grid](…)`` has a tuple or a function as its subscript."""
+    return isinstance(call.func, ast.Subscript) and isinstance(call.func.slice, (ast.Tuple, ast.Lambda))
+
+
+def _one(call: ast.Call, name: str) -> bool:
+    """``topk`` of a single element."""
+    k = next((a.value for a in call.keywords if a.arg == "k"), None)
+    at = 1 if dotted(call.func).startswith("torch.") else 0
+    if k is None and len(call.args) > at:
+        k = call.args[at]
+    return name == "topk" and isinstance(k, ast.Constant) and k.value == 1

@@ -1,0 +1,93 @@
+"""The methods that the configuration offers, and what completing the configuration sets for each of them."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from specaudit.classify.code import Symbol
+from specaudit.classify.conditions import Formula, conj, given
+from specaudit.classify.symbolic import Reader, Scope, guarded, local
+from specaudit.classify.values import Const, Obj, shown
+from specaudit.model import Evidence
+
+#: The number of drafted tokens that is assumed where the user gave none: more than one, or nothing would be a chain.
+USUAL_COUNT = "4"
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A field that completing the configuration sets to a constant, under a formula."""
+
+    field: str
+    value: str
+    when: Formula
+    path: str
+    line: int
+
+
+class Methods:
+    """The methods of one engine; aliases that the configuration rewrites are folded into what they become."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.index = reader.code.index
+        self.anchors = reader.engine.config
+        self.cls = reader.config_class(self.anchors.cls)
+        self.effects = tuple(self._effects())
+        listed = reader.members(self.cls.path, self.anchors.method_type) if self.cls else ()
+        self.aliases = {name: self._becomes(name) for name in listed}
+        self.names = tuple(name for name in listed if self.aliases[name] == name)
+
+    def _effects(self) -> list[Effect]:
+        method = self.reader.code.method(self.cls, self.anchors.initialiser) if self.cls else None
+        node = self.reader.code.function(method) if method is not None else None
+        if self.cls is None or method is None or node is None:
+            return []
+        scope = local(self.reader, node, Scope(method.path, method.qualname, self.cls, Obj(self.cls, "")))
+        out: list[Effect] = []
+        for place in guarded(node.body):
+            statement = place.statement
+            match statement:
+                case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=attr)], value=ast.Constant() as value):
+                    constant = self.reader.value(value, scope)
+                    if isinstance(constant, Const):
+                        when = place.formula(self.reader, scope)
+                        out.append(Effect(attr, shown(constant.value), when, method.path, statement.lineno))
+        return out
+
+    def _base(self, name: str) -> dict[str, str | None]:
+        """What is known before completion: the method, a number of tokens, and that a draft model is named."""
+        known: dict[str, str | None] = dict(self.reader.engine.assumed)
+        known |= {self.anchors.method_field: name, self.anchors.count_field: USUAL_COUNT, "model": "given"}
+        known |= {"draft_model_config": "given", "target_model_config": "given"}
+        return known
+
+    def _becomes(self, name: str) -> str:
+        for effect in self.effects:
+            if effect.field == self.anchors.method_field and given(effect.when, self._base(name)) is True:
+                name = effect.value
+        return name
+
+    def settings(self, name: str) -> dict[str, str | None]:
+        """The settings of a run with that method: what is given, and what completing the configuration forces."""
+        known = self._base(name)
+        forced = {
+            e.field: e.value
+            for e in self.effects
+            if e.field not in known and given(e.when, self._base(name)) is True
+        }
+        return known | forced
+
+    def forced(self, name: str) -> tuple[Effect, ...]:
+        """The effects that hold for that method whatever else is configured."""
+        base = self._base(name)
+        return tuple(e for e in self.effects if given(e.when, base) is True)
+
+    def evidence(self, effect: Effect) -> Evidence:
+        """The line of an effect."""
+        return self.index.evidence(effect.path, effect.line)
+
+    def definition(self) -> Symbol | None:
+        """The configuration class."""
+        return self.cls

@@ -1,0 +1,184 @@
+"""Every class that drafts: where a runner makes it, under which test, for which methods, and what it emits.
+
+A proposer is found by structure: the runner keeps an object and calls its entry; whatever is stored there (made in the
+runner, or returned by a function the runner calls) is a proposer, under the tests around the line that makes it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from specaudit.classify.code import Symbol, dotted
+from specaudit.classify.conditions import Formula, alternatives, conj, deviations, given, stated, usual
+from specaudit.classify.emission import Emission
+from specaudit.classify.methods import Methods
+from specaudit.classify.runners import RunnerChoice
+from specaudit.classify.symbolic import Guarded, Reader, Scope, calls, guarded, local
+from specaudit.classify.topology import Verdict, judge, possible
+from specaudit.engines.base import RunnerAnchor
+from specaudit.model import Condition, Evidence, Proposer, Reachable, TopologyVariant
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One line that makes a proposer: the class (``None``: a class the user names), its tests as a formula, and the way there.
+
+    ``tests`` are the lines of the tests passed on the way, ``via`` the lines that lead from the runner to ``line``.
+    """
+
+    runner: RunnerAnchor
+    cls: Symbol | None
+    maker: Symbol
+    path: str
+    line: int
+    formula: Formula
+    tests: tuple[Evidence, ...]
+    via: tuple[Evidence, ...]
+    attribute: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A proposer of the report with the site it was found at and, per method, the formula that leads to it."""
+
+    proposer: Proposer
+    site: Site
+    ways: Mapping[str, Formula]
+
+
+class Proposers:
+    """All proposers of one engine."""
+
+    def __init__(self, reader: Reader, choice: RunnerChoice, methods: Methods) -> None:
+        self.reader = reader
+        self.code = reader.code
+        self.index = reader.code.index
+        self.choice = choice
+        self.methods = methods
+        self.sites = tuple(site for anchor in choice.present for site in self._sites(anchor))
+        self.found = tuple(self._describe())
+
+    # --- where they are made
+
+    def _sites(self, anchor: RunnerAnchor) -> Iterator[Site]:
+        outline = self.index.outline(anchor.path)
+        kept = {c.func.split(".")[1] for c in outline.calls if c.func.startswith("self.") and c.func.endswith(f".{anchor.entry}") and c.func.count(".") == 2}
+        places = [a for a in outline.assigns if a.target.startswith("self.") and a.target[5:] in kept]
+        if not places and not kept:
+            places = [a for a in outline.assigns if a.scope.startswith(f"{anchor.cls}.") and a.target.isidentifier()]
+        for scope in dict.fromkeys(a.scope for a in places):
+            lines = {a.line: a.target.removeprefix("self.") for a in places if a.scope == scope}
+            yield from self._made_in(anchor, anchor.path, scope, lines, True, (), ())
+
+    def _made_in(
+        self, anchor: RunnerAnchor, path: str, scope: str, lines: Mapping[int, str], around: Formula, tests: tuple[Evidence, ...], via: tuple[Evidence, ...]
+    ) -> Iterator[Site]:
+        """The sites among the statements at ``lines`` of one function (all returns when ``lines`` is empty)."""
+        function = self.code.definition(path, scope)
+        node = self.code.function(function) if function is not None else None
+        if function is None or node is None:
+            return
+        here = local(self.reader, node, Scope(path, scope, self.code.owner(function)))
+        for place in guarded(node.body):
+            statement = place.statement
+            wanted = statement.lineno in lines if lines else isinstance(statement, ast.Return)
+            if not wanted or not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Return)):
+                continue
+            for call in calls(statement):
+                made = self.code.resolve(path, scope, dotted(call.func))
+                attribute = lines.get(statement.lineno, "")
+                formula = conj((around, place.formula(self.reader, here)))
+                passed = (*tests, *self._tests(place, path))
+                if made is not None and made.definition.kind == "class" and self._drafts(made, anchor):
+                    yield Site(anchor, made, made, path, call.lineno, formula, passed, via, attribute)
+                elif made is not None and made.definition.kind == "function" and formula is not False:
+                    step = (*via, self.index.evidence(path, call.lineno), self.index.evidence(made.path, made.definition.line))
+                    inner = list(self._made_in(anchor, made.path, made.qualname, {}, formula, passed, step)) if lines else []
+                    yield from inner
+                    if lines and not inner and self._user_class(made):
+                        yield Site(anchor, None, made, path, call.lineno, formula, passed, via, attribute)
+
+    def _tests(self, place: Guarded, path: str) -> tuple[Evidence, ...]:
+        return tuple(self.index.evidence(path, test.lineno) for test, _ in place.tests)
+
+    def _drafts(self, cls: Symbol, anchor: RunnerAnchor) -> bool:
+        return self.code.method(cls, anchor.entry) is not None
+
+    def _user_class(self, function: Symbol) -> bool:
+        """Whether a function makes an object of a class that it looked up by name at run time."""
+        node = self.code.function(function)
+        if node is None:
+            return False
+        looked_up = {
+            target.id
+            for n in ast.walk(node)
+            if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and dotted(n.value.func) == "getattr"
+            for target in n.targets
+            if isinstance(target, ast.Name)
+        }
+        return any(isinstance(n, ast.Call) and dotted(n.func) in looked_up for n in ast.walk(node))
+
+    # --- what they are
+
+    def _describe(self) -> Iterator[Found]:
+        emissions = {a.label: Emission(self.reader, a.runs) for a in self.choice.present}
+        for site in self.sites:
+            ways = {}
+            for method in self.methods.names:
+                settings = self.methods.settings(method)
+                f = possible(conj((self.choice.formula(site.runner.label, settings), given(site.formula, settings))))
+                if alternatives(f):
+                    ways[method] = f
+            if ways:
+                yield Found(self._proposer(site, ways, emissions[site.runner.label]), site, ways)
+        yield from self._dead(emissions)
+
+    def _proposer(self, site: Site, ways: Mapping[str, Formula], emission: Emission) -> Proposer:
+        reachable, conditions = self._reach(site, ways)
+        made_at = self.index.evidence(site.path, site.line)
+        name, target = (site.cls.name, site.cls) if site.cls is not None else (f"<user class> via {site.maker.name}()", site.maker)
+        if site.cls is None:
+            reason = "the class is named by the user and looked up at run time"
+            return Proposer(name, target.path, target.definition.line, tuple(ways), site.runner.label, "unknown", (), reachable, conditions, (made_at, self.index.evidence(target.path, target.definition.line)), reason)
+        main, variants = self._topology(site, tuple(ways), emission)
+        evidence = tuple(dict.fromkeys((made_at, self.index.evidence(target.path, target.definition.line), *main.evidence)))
+        return Proposer(name, target.path, target.definition.line, tuple(ways), site.runner.label, main.topology, variants, reachable, conditions, evidence)
+
+    def _topology(self, site: Site, methods: tuple[str, ...], emission: Emission) -> tuple[Verdict, tuple[TopologyVariant, ...]]:
+        assert site.cls is not None
+        summary = emission.of(site.cls, site.runner.entry)
+        assert summary is not None
+        verdicts = {m: judge(emission, summary, self.methods.settings(m)) for m in methods}
+        main = verdicts[methods[0]]
+        variants: dict[tuple[str, tuple[Condition, ...]], TopologyVariant] = {}
+        for method, verdict in verdicts.items():
+            for variant in verdict.variants:
+                key = variant.topology, variant.when
+                known = variants.get(key)
+                names = (*known.methods, method) if known else (method,)
+                variants[key] = TopologyVariant(variant.topology, variant.when, names, variant.evidence)
+        return main, tuple(variants.values())
+
+    def _reach(self, site: Site, ways: Mapping[str, Formula]) -> tuple[Reachable, tuple[Condition, ...]]:
+        """Whether one of its methods reaches it with nothing configured, and what all its methods need besides."""
+        plain = {m: alternatives(usual(f)) for m, f in ways.items()}
+        if any(plain.values()):
+            needed = [set(stated(w)) for found in plain.values() for w in found]
+            return "default", self._common(needed, [stated(w) for found in plain.values() for w in found])
+        changed = [stated(w) for f in ways.values() for w in deviations(f)[:1]]
+        return "conditional", self._common([set(c) for c in changed], changed)
+
+    @staticmethod
+    def _common(sets: list[set[Condition]], ordered: list[tuple[Condition, ...]]) -> tuple[Condition, ...]:
+        if not sets:
+            return ()
+        shared = set.intersection(*sets)
+        return tuple(c for c in ordered[0] if c in shared)
+
+    # --- those that nobody makes
+
+    def _dead(self, emissions: Mapping[str, Emission]) -> Iterable[Found]:
+        """Classes with an entry, near the ones in use, that no file of the engine imports or subclasses."""
+        return ()
