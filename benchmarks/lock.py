@@ -1,6 +1,6 @@
 """Prints a constraints file: one ``name==version`` per package that pip resolves for all extras, sorted.
 
-Run by ``make lock``. Works with any pip since 23.0 (``--dry-run --report``). Local version labels (``+cpu``) are dropped,
+Run by ``make lock``. Works with any pip since 23.0 (``--dry-run --report``). Local labels (``+cpu``) are dropped,
 so that the file fits every build of a package.
 """
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from specaudit.cache import DerivedCache, NoCache
+from specaudit.cache import BlobStore, DerivedCache, NoCache
+from specaudit.hosts.base import Direct, Host, Installation, Manifest
+from specaudit.hosts.probe.files import digest, listing, sha256
+from specaudit.hosts.probe.files import read as read_file
 from specaudit.model import EngineFacts, Environment, Failure, FileEntry, NotLooked, Target
 
 
@@ -29,16 +31,128 @@ class Snapshot:
     errors: tuple[Failure, ...] = ()
     cache: DerivedCache = field(default_factory=NoCache)
 
+    def narrowed(self, wants: Callable[[str], bool]) -> Snapshot:
+        """The same snapshot with only some of its files."""
+        return replace(self, files={path: entry for path, entry in self.files.items() if wants(path)})
+
+
+def take(
+    host: Host,
+    target: Target,
+    installation: Installation,
+    wants: Callable[[str], bool],
+    cache: DerivedCache | None = None,
+    blobs: BlobStore | None = None,
+) -> Snapshot:
+    """Examines one installation.
+
+    Args:
+        host: where it is.
+        target: how the user named it.
+        installation: one of ``host.installations(…)``.
+        wants: which files may be read. All count for the engine's digest; only these are in the snapshot, so that an
+            audit comes out the same whether the whole engine lies in a folder or a part was read over the network.
+        cache: for what is derived from the files.
+        blobs: for files that had to be fetched.
+
+    Raises:
+        SpecauditError: the host did not answer.
+    """
+    manifest = host.manifest(installation)
+    files = {entry.path: entry for entry in manifest.files if wants(entry.path)}
+    read: Callable[[str], bytes]
+    errors: tuple[Failure, ...] = ()
+    if isinstance(host, Direct):
+        read = _checked(host, installation, files)
+    else:
+        read, errors = _fetched(host, installation, files, blobs)
+        files = {path: entry for path, entry in files.items() if path not in {failure.path for failure in errors}}
+    return Snapshot(
+        target=target,
+        engine=_facts(installation, manifest),
+        environment=host.environment(),
+        files=files,
+        read=read,
+        ops=manifest.ops,
+        not_looked=manifest.not_looked,
+        errors=(*manifest.errors, *errors),
+        cache=cache or NoCache(),
+    )
+
+
+def _facts(installation: Installation, manifest: Manifest) -> EngineFacts:
+    here = {entry.path: entry.sha256 for entry in manifest.files}
+    promised = installation.record
+    unreadable = {failure.path for failure in manifest.errors}
+    return EngineFacts(
+        name=installation.engine,
+        version=installation.version,
+        source=installation.source,
+        digest=digest(here.items()),
+        files=len(here),
+        modified=tuple(sorted(path for path, sha in here.items() if promised.get(path, sha) != sha)),
+        missing=tuple(sorted(path for path in promised if path not in here and path not in unreadable)),
+        added=tuple(sorted(path for path in here if path not in promised)) if promised else (),
+    )
+
+
+def _checked(host: Direct, installation: Installation, files: Mapping[str, FileEntry]) -> Callable[[str], bytes]:
+    """Reads at the place itself; bytes are never taken for those that were hashed before without looking."""
+
+    def read(path: str) -> bytes:
+        data = host.fetch(installation, path)
+        if sha256(data) != files[path].sha256:
+            raise OSError(f"{path} changed while it was being examined")
+        return data
+
+    return read
+
+
+def _fetched(
+    host: Host, installation: Installation, files: Mapping[str, FileEntry], blobs: BlobStore | None
+) -> tuple[Callable[[str], bytes], tuple[Failure, ...]]:
+    """Fetches, in one go, what the blob store lacks.
+
+    ``kept`` holds blobs in memory: a scan reads most of them several times, and a store may fail to keep any.
+    """
+    kept: dict[str, bytes] = {}
+    if blobs is not None:
+        for entry in files.values():
+            data = blobs.blob(entry.sha256)
+            if data is not None:
+                kept[entry.sha256] = data
+    lacking = [path for path, entry in files.items() if entry.sha256 not in kept]
+    errors = {path: Failure(path, "the host did not send it") for path in lacking}
+    for path, data in host.read(installation, lacking) if lacking else ():
+        if path not in errors:
+            continue
+        if sha256(data) != files[path].sha256:
+            errors[path] = Failure(path, "what was sent does not have the hash that was announced")
+            continue
+        kept[files[path].sha256] = data
+        del errors[path]
+        if blobs is not None:
+            blobs.put_blob(files[path].sha256, data)
+
+    def read(path: str) -> bytes:
+        if path not in files:
+            raise FileNotFoundError(path)
+        return kept[files[path].sha256]
+
+    return read, tuple(errors[path] for path in sorted(errors))
+
 
 def of_folder(root: Path, engine: str, version: str, cache: DerivedCache | None = None) -> Snapshot:
-    """The snapshot of an unpacked tree: ``root`` holds the package folder ``engine``."""
-    files: dict[str, FileEntry] = {}
-    for file in sorted((root / engine).rglob("*.py")):
-        data = file.read_bytes()
-        path = file.relative_to(root).as_posix()
-        files[path] = FileEntry(path, hashlib.sha256(data).hexdigest(), len(data))
-    pairs = "".join(f"{path}\0{entry.sha256}\n" for path, entry in sorted(files.items()))
-    facts = EngineFacts(engine, version, "dir", hashlib.sha256(pairs.encode()).hexdigest(), len(files))
+    """The snapshot of an unpacked tree, all its files: ``root`` holds the package folder ``engine``."""
+    listed, errors = listing(str(root), engine)
+    files = {path: FileEntry(path, sha, size) for path, sha, size in listed}
+    facts = EngineFacts(engine, version, "dir", digest((p, sha) for p, sha, _ in listed), len(files))
     return Snapshot(
-        Target(f"dir:{root}"), facts, Environment(), files, lambda path: (root / path).read_bytes(), cache=cache or NoCache()
+        Target(f"dir:{root}"),
+        facts,
+        Environment(),
+        files,
+        lambda path: read_file(str(root), path),
+        errors=tuple(Failure(*error) for error in errors),
+        cache=cache or NoCache(),
     )

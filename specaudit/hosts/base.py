@@ -1,15 +1,15 @@
 """The Host seam: what a place must offer so that an engine on it can be examined and, if it is a machine, changed.
 
-Two kinds of place: a *source* only holds files (a folder, a wheel, an index); a *machine* also runs a Python script that is
-sent to it. Scan probe and patch agent are such scripts: stdlib only, a request in, a framed answer out. So one method,
-:meth:`Machine.call`, carries every conversation, and a fake host in tests implements two methods.
+Two kinds of place: a *source* only holds files (a folder, a wheel, an index); a *machine* also runs a Python script
+that is sent to it. Scan probe and patch agent are such scripts: stdlib only, a request in, a framed answer out. So one
+method, :meth:`Machine.call`, carries every conversation, and a fake host in tests implements two methods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from specaudit.model import Environment, Failure, FileEntry, NotLooked, Server
 
@@ -20,7 +20,7 @@ class Installation:
 
     ``root`` is the folder that holds the package (a site-packages or a checkout); opaque to everyone but its host.
     ``source`` is the scan document's ``engine.source``: dist | editable | dir | wheel:FILENAME | sdist.
-    ``record`` maps package-relative paths to the SHA-256 (hex) that the wheel's RECORD promises, empty when there is none.
+    ``record`` maps package-relative paths to the SHA-256 (hex) that the wheel's RECORD promises; empty: none.
     """
 
     engine: str
@@ -35,8 +35,8 @@ class Installation:
 class Manifest:
     """The ``.py`` files of one installation with hashes taken from the bytes themselves, and what came with them.
 
-    ``ops`` holds the names of registered compiled operators read from the strings of ``.so`` files (``namespace::name``);
-    when they could not be read, ``not_looked`` says so.
+    ``ops`` holds the names of registered compiled operators read from the strings of ``.so`` files
+    (``namespace::name``); when they could not be read, ``not_looked`` says so.
     """
 
     files: tuple[FileEntry, ...]
@@ -79,6 +79,15 @@ class Host(Protocol):
 
     def servers(self) -> tuple[Server, ...]:
         """Running engine processes; empty where nothing runs (a wheel)."""
+        ...
+
+
+@runtime_checkable
+class Direct(Protocol):
+    """A host whose files can be read one by one, at the cost of a local read: nothing is fetched ahead or stored."""
+
+    def fetch(self, installation: Installation, path: str) -> bytes:
+        """One file's bytes. Raises ``OSError``."""
         ...
 
 

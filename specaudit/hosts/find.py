@@ -14,7 +14,7 @@ from specaudit.errors import TargetError, UnreachableError
 if TYPE_CHECKING:
     from unearth.evaluator import Package
 
-    from specaudit.hosts.http import _Client
+    from specaudit.hosts.http import Client
     from specaudit.hosts.pipconfig import PipConfig
 
 
@@ -44,7 +44,7 @@ class Release:
     sdist: Build | None
 
 
-def find(client: _Client, config: PipConfig, requirement: str) -> Release:
+def find(client: Client, config: PipConfig, requirement: str) -> Release:
     """Asks every configured index.
 
     Raises:
@@ -75,7 +75,7 @@ def _build(package: Package, fits: bool) -> Build:
     return Build(link.filename, str(package.version), link.url_without_fragment, promised.lower(), fits)
 
 
-def _matches(client: _Client, config: PipConfig, requirement: str, *, ignore_compatibility: bool) -> Sequence[Package]:
+def _matches(client: Client, config: PipConfig, requirement: str, *, ignore_compatibility: bool) -> Sequence[Package]:
     from unearth import PackageFinder
     from unearth.evaluator import TargetPython
 
@@ -92,7 +92,7 @@ def _matches(client: _Client, config: PipConfig, requirement: str, *, ignore_com
     return list(finder.find_matches(requirement))
 
 
-def _absent(client: _Client, config: PipConfig, requirement: str) -> TargetError | UnreachableError:
+def _absent(client: Client, config: PipConfig, requirement: str) -> TargetError | UnreachableError:
     from packaging.requirements import Requirement
 
     name = Requirement(requirement).name

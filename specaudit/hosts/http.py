@@ -24,7 +24,7 @@ class NoRangesError(Exception):
     """The server answers with whole files only. Internal: the caller takes another way."""
 
 
-class _Client(PyPIClient):
+class Client(PyPIClient):
     """unearth's client; an index that does not answer is remembered in ``failures`` and the others are still asked."""
 
     def __init__(self, **settings: Any) -> None:
@@ -43,14 +43,14 @@ class _Client(PyPIClient):
         return answer
 
 
-def open_client(config: PipConfig) -> _Client:
+def open_client(config: PipConfig) -> Client:
     """An HTTP client with pip's indexes, proxy, certificates, netrc and trusted hosts.
 
     Raises:
         ConfigurationError: a certificate file cannot be loaded.
     """
     auth = MultiDomainBasicAuth(prompting=False, index_urls=config.index_urls)
-    return _Client(
+    return Client(
         verify=_verify(config),
         trusted_hosts=config.trusted_hosts,
         proxy=config.proxy or None,

@@ -30,8 +30,9 @@ def unpack(requirement: str, folder: Path) -> Path:
         return target
     from specaudit.hosts.find import find
     from specaudit.hosts.http import open_client
+    from specaudit.hosts.probe.files import sha256
     from specaudit.hosts.ranges import RangeFile
-    from specaudit.hosts.wheel import WheelReader, digest
+    from specaudit.hosts.wheel import WheelReader
 
     config = pipconfig.read()
     with open_client(config) as client:
@@ -51,7 +52,7 @@ def unpack(requirement: str, folder: Path) -> Path:
         try:
             for name in names:
                 data = wheel.read(name)
-                if name in record and digest(data) != record[name]:
+                if name in record and sha256(data) != record[name]:
                     raise IntegrityError(f"{name} in {build.filename} is not what RECORD promises.", "Try again.")
                 (scratch / name).parent.mkdir(parents=True, exist_ok=True)
                 (scratch / name).write_bytes(data)

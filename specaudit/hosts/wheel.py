@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import csv
-import hashlib
 import io
+import os
 import stat
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, TypeAlias
-from zlib import error as ZlibError
 
+from specaudit.cache import DerivedCache, NoCache
 from specaudit.errors import TargetError
 from specaudit.hosts.base import Installation, Manifest
+from specaudit.hosts.folder import cached_ops
+from specaudit.hosts.probe import ops
+from specaudit.hosts.probe.files import MAX_SOURCE, sha256
+from specaudit.hosts.probe.installed import parse_record, sources
 from specaudit.model import Environment, Failure, FileEntry, NotLooked, Server
-
-#: No source file of an engine comes near; a larger member is a bomb or a mistake.
-MAX_FILE = 64 << 20
-_NO_OPS = NotLooked("compiled ops", "the .so files of this source were not read")
 
 WheelFile: TypeAlias = "io.RawIOBase | IO[bytes]"
 
@@ -69,18 +70,28 @@ class WheelReader:
         Raises:
             OSError: there is no such member, or its data are damaged.
         """
+        with self._opened(path) as member:
+            return member.read(MAX_SOURCE + 1)
+
+    def ops(self, path: str) -> list[str]:
+        """Operator names of one compiled library, which is unpacked chunk by chunk.
+
+        Raises:
+            OSError: the member's data are damaged.
+        """
+        with self._opened(path) as member:
+            return ops.of_stream(member)
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[IO[bytes]]:
         info = self.members.get(path)
         if info is None:
             raise FileNotFoundError(f"{path} is not in {self.name}")
         try:
             with self._zip.open(info) as member:
-                return member.read(MAX_FILE + 1)
-        except (zipfile.BadZipFile, ZlibError, EOFError, NotImplementedError, RuntimeError) as bad:
+                yield member
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as bad:
             raise OSError(f"damaged in {self.name}: {bad}") from bad
-
-    def open(self, path: str) -> IO[bytes]:
-        """One member as a stream (for compiled libraries, which are large)."""
-        return self._zip.open(self.members[path])
 
     def span(self, path: str) -> tuple[int, int]:
         """First byte and end of a member in the file, its local header included (whose length is an upper bound)."""
@@ -89,7 +100,7 @@ class WheelReader:
         return info.header_offset, info.header_offset + header + info.compress_size
 
     def metadata(self) -> tuple[str, str]:
-        """Normalised project name and version.
+        """Normalised project name, and version.
 
         Raises:
             TargetError: METADATA is missing or does not say.
@@ -123,34 +134,9 @@ def _problem(info: zipfile.ZipInfo) -> str:
         return "left out: the member's path leads out of the wheel"
     if stat.S_ISLNK(info.external_attr >> 16):
         return "left out: the member is a symbolic link"
-    if info.filename.endswith(".py") and info.file_size > MAX_FILE:
+    if info.filename.endswith(".py") and info.file_size > MAX_SOURCE:
         return f"left out: {info.file_size} bytes is no source file"
     return ""
-
-
-def parse_record(data: bytes) -> dict[str, str]:
-    """The lines of a RECORD that carry a SHA-256, as path -> hex digest. Lines that make no sense are left out."""
-    found: dict[str, str] = {}
-    for row in csv.reader(io.StringIO(data.decode("utf-8", "replace"))):
-        if len(row) < 2 or not row[1].startswith("sha256="):
-            continue
-        text = row[1][len("sha256=") :]
-        try:
-            digest = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        except (binascii.Error, ValueError):
-            continue
-        found[row[0]] = digest.hex()
-    return found
-
-
-def digest(data: bytes) -> str:
-    """SHA-256 in hex."""
-    return hashlib.sha256(data).hexdigest()
-
-
-def sources(paths: Iterable[str], engine: str) -> list[str]:
-    """The ``.py`` files of the engine's package, sorted."""
-    return sorted(path for path in paths if path.startswith(f"{engine}/") and path.endswith(".py"))
 
 
 class WheelHost:
@@ -158,29 +144,34 @@ class WheelHost:
 
     Args:
         path: the file.
+        cache: keeps operator names per library, so that an unchanged wheel's binaries are unpacked once.
 
     Raises:
         TargetError: no such file, or not a complete wheel.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, cache: DerivedCache | None = None) -> None:
         self.label = f"wheel:{path}"
         self._path = path
+        self._cache: DerivedCache = cache or NoCache()
         try:
             self._reader = WheelReader(path.open("rb"), path.name)
         except OSError as bad:
             raise TargetError(f"{path} cannot be opened: {bad.strerror}.", "Check the path after wheel:.") from bad
 
     def installations(self, engines: tuple[str, ...]) -> tuple[Installation, ...]:
-        """The one engine of the wheel; none when it is a wheel of something else."""
-        name, version = self._reader.metadata()
-        if name not in engines:
-            return ()
-        record = self._reader.record()
-        return (Installation(name, version, str(self._path), f"wheel:{self._path.name}", record=_of(record, name)),)
+        """The engine whose package the wheel holds; none when it is a wheel of something else."""
+        found = []
+        for engine in engines:
+            if f"{engine}/__init__.py" in self._reader.members:
+                record = {path: sha for path, sha in self._reader.record().items() if path in self._reader.members}
+                record = {path: record[path] for path in sources(record, engine)}
+                version = self._reader.metadata()[1]
+                found.append(Installation(engine, version, str(self._path), f"wheel:{self._path.name}", record=record))
+        return tuple(found)
 
     def manifest(self, installation: Installation) -> Manifest:
-        """Hashes of all ``.py`` members, from their bytes."""
+        """Hashes of all ``.py`` members, from their bytes, and operator names of all libraries."""
         files, errors = [], list(self._reader.errors)
         for path in sources(self._reader.members, installation.engine):
             try:
@@ -188,8 +179,35 @@ class WheelHost:
             except OSError as bad:
                 errors.append(Failure(path, str(bad)))
                 continue
-            files.append(FileEntry(path, digest(data), len(data)))
-        return Manifest(tuple(files), not_looked=(_NO_OPS,), errors=tuple(errors))
+            files.append(FileEntry(path, sha256(data), len(data)))
+        names, unread = self._ops(ops.PACKAGES[installation.engine])
+        return Manifest(tuple(files), names, unread, tuple(errors))
+
+    def _ops(self, packages: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[NotLooked, ...]]:
+        libraries = [m for m in self._reader.members if m.endswith(".so") and m.partition("/")[0] in packages]
+        if not libraries:
+            return (), (NotLooked("compiled ops", "the wheel holds no .so file"),)
+        found: set[str] = set()
+        unread = []
+        libraries.sort(key=lambda path: -self._reader.members[path].file_size)
+        # Unpacking runs outside the interpreter lock, and the largest library is half of the work.
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            for library, answer in zip(libraries, pool.map(self._library, libraries), strict=True):
+                if isinstance(answer, OSError):
+                    unread.append(NotLooked(f"compiled ops of {library}", str(answer)))
+                else:
+                    found.update(answer)
+        return tuple(sorted(found)), tuple(unread)
+
+    def _library(self, path: str) -> list[str] | OSError:
+        try:
+            return cached_ops(self._cache, str(self._path), path, partial(self._reader.ops, path))
+        except OSError as bad:
+            return bad
+
+    def fetch(self, installation: Installation, path: str) -> bytes:
+        """One member's bytes. Raises ``OSError``."""
+        return self._reader.read(path)
 
     def read(self, installation: Installation, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """The members' bytes; damaged ones are left out."""
@@ -206,7 +224,3 @@ class WheelHost:
     def servers(self) -> tuple[Server, ...]:
         """Nothing runs here."""
         return ()
-
-
-def _of(record: Mapping[str, str], engine: str) -> dict[str, str]:
-    return {path: record[path] for path in sources(record, engine)}

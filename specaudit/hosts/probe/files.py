@@ -30,6 +30,11 @@ def listing(root: str, package: str) -> tuple[list[tuple[str, str, int]], list[t
     return sorted(walk.files), sorted(walk.errors)
 
 
+def sha256(data: bytes) -> str:
+    """SHA-256 in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def digest(pairs: Iterable[tuple[str, str]]) -> str:
     """SHA-256 over the sorted (path, SHA-256) pairs of some files: the ``digest`` of an engine."""
     return hashlib.sha256("".join(f"{path}\0{sha}\n" for path, sha in sorted(pairs)).encode()).hexdigest()
@@ -101,7 +106,7 @@ class _Walk:
             dangling = bad.errno == errno.ENOENT and os.path.islink(os.path.join(self.root, path))
             self.error(path, "dangling symbolic link" if dangling else bad.strerror or str(bad))
         else:
-            self.files.append((path, hashlib.sha256(data).hexdigest(), len(data)))
+            self.files.append((path, sha256(data), len(data)))
 
     def error(self, path: str, why: str) -> None:
         """Keeps one error."""

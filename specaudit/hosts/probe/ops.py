@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator
 from typing import IO
 
+#: Engine -> packages whose libraries register its operators.
+PACKAGES = {"vllm": ("vllm",), "sglang": ("sglang", "sgl_kernel")}
 #: The end of a schema's arguments: rare bytes, so the search runs at memory speed.
 _ARROW = re.compile(rb"\) ?-> ?[(A-Z_a-z]")
 _SCHEMA = re.compile(rb"(?:(?P<space>\w+)::)?(?P<name>[A-Za-z_]\w*)(?:\.\w+)?\([\x09\x0a\x20-\x7e]*\Z")

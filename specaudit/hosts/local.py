@@ -1,0 +1,102 @@
+"""``@local``: a Python environment of this machine. It is a machine too, so it can be patched and smoke-tested."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from specaudit.cache import DerivedCache
+from specaudit.errors import TargetError
+from specaudit.hosts.base import Answer, Installation
+from specaudit.hosts.folder import FolderHost
+from specaudit.hosts.machine import PythonCaller
+from specaudit.hosts.probe import environments, hardware
+from specaudit.hosts.shell import LocalShell
+from specaudit.model import Environment, Gpu
+
+_ASK = "import json, platform, sys; print(json.dumps([sys.path[1:], platform.python_version(), sys.executable]))"
+#: Seconds that an interpreter may take to start (a cold one on a network file system).
+_START = 60.0
+
+
+class LocalHost(FolderHost):
+    """The environment of one interpreter of this machine.
+
+    Args:
+        python: the interpreter; ``None``: the one that runs this program. It is started once, with one line that prints its
+            search path; nothing of the environment is imported.
+        cache: see :class:`specaudit.hosts.folder.FolderHost`.
+
+    Raises:
+        TargetError: the interpreter cannot be started.
+    """
+
+    def __init__(self, python: str | None = None, cache: DerivedCache | None = None) -> None:
+        if python is None:
+            path, self.version, self.python = environments.own().paths, platform.python_version(), sys.executable
+        else:
+            path, self.version, self.python = _ask(python)
+        super().__init__("@local", path, cache)
+
+    def installations(self, engines: tuple[str, ...]) -> tuple[Installation, ...]:
+        """Engines of the environment, the one that would be imported first.
+
+        Raises:
+            TargetError: there is none; other environments of this machine that have one are named.
+        """
+        found = super().installations(engines)
+        if found:
+            return found
+        elsewhere = [
+            f"--python {place.python} ({entry['engine']} {entry['version']})"
+            for place in environments.common(list(engines))
+            for entry in place.engines(engines)
+        ]
+        raise TargetError(
+            f"The environment of {self.python} has none of: {', '.join(engines)}.",
+            f"Use {' or '.join(elsewhere[:3])}."
+            if elsewhere
+            else "Name another place: --python PATH, dir:PATH, wheel:FILE, a machine, or a release such as vllm==0.33.0.",
+        )
+
+    def environment(self) -> Environment:
+        """Versions of the environment, and the GPUs of this machine."""
+        facts = super().environment()
+        rows, _ = hardware.gpus()
+        gpus = tuple(Gpu(name, capability, driver, int(float(memory))) for name, capability, driver, memory in rows)
+        return Environment(self.version, facts.torch, facts.cuda, facts.triton, _platform(), gpus)
+
+    def call(
+        self,
+        script: str,
+        request: Mapping[str, Any],
+        *,
+        blobs: Mapping[str, bytes] | None = None,
+        python: str | None = None,
+        deadline: float = 60.0,
+    ) -> Answer:
+        """See :meth:`specaudit.hosts.base.Machine.call`."""
+        caller = PythonCaller(LocalShell(self.label), self.python)
+        return caller.call(script, request, blobs=blobs, python=python, deadline=deadline)
+
+
+def _platform() -> str:
+    return f"{sys.platform}-{platform.machine()}"
+
+
+def _ask(python: str) -> tuple[list[str], str, str]:
+    """Search path, version and full path of an interpreter."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _ASK], stdin=subprocess.DEVNULL, capture_output=True, timeout=_START, check=False
+        )
+        path, version, executable = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired, ValueError) as bad:
+        raise TargetError(
+            f"{python} is no Python interpreter that can be started: {bad}.", "Check the path after --python."
+        ) from bad
+    return path, version, executable

@@ -1,0 +1,88 @@
+"""What the user may name as a target, and what kind of place that is.
+
+@local            the Python environment of --python (default: the one that runs this program)
+dir:PATH          a site-packages, a folder that holds the package, or a source checkout
+wheel:FILE        a wheel on this machine
+vllm==0.33.0      a release on the package index that pip is configured for
+gpu1, root@host   a machine, over SSH; anything that ``ssh`` understands
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+from specaudit.errors import TargetError
+from specaudit.model import Target
+
+LOCAL = "@local"
+_PINNED = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*==\s*(?P<version>[A-Za-z0-9.!+_-]+)")
+_HOST = re.compile(r"(ssh://)?([^@/\s]+@)?(\[[0-9A-Fa-f:.%]+\]|[^@/:\s\[\]-][^@/:\s\[\]]*)(:[0-9]{1,5})?/?")
+
+
+class Kind(Enum):
+    """Kinds of places."""
+
+    LOCAL = "local"
+    FOLDER = "folder"
+    WHEEL = "wheel"
+    RELEASE = "release"
+    MACHINE = "machine"
+
+
+def parse(spec: str, *, python: str | None = None, via: str | None = None) -> Target:
+    """Reads one target from the command line; nothing is looked up yet.
+
+    Args:
+        spec: see the module's list.
+        python: the interpreter whose environment is meant (``@local`` and machines).
+        via: a command that leads into a container (machines).
+
+    Raises:
+        TargetError: ``spec`` is none of these, or ``python``/``via`` do not go with it.
+    """
+    kind = kind_of(spec)
+    if kind not in (Kind.LOCAL, Kind.MACHINE) and python:
+        raise TargetError(f"--python does not go with {spec}.", "Use it with @local or a machine.")
+    if kind is not Kind.MACHINE and via:
+        raise TargetError(f"--via does not go with {spec}.", "Use it with a machine that is reached over SSH.")
+    if kind is Kind.RELEASE:
+        name, version = pinned(spec)
+        return Target(f"{name}=={version}")
+    return Target(spec, host=spec if kind is Kind.MACHINE else None, python=python, via=via)
+
+
+def kind_of(spec: str) -> Kind:
+    """The kind of place that a target names.
+
+    Raises:
+        TargetError: none.
+    """
+    if spec == LOCAL:
+        return Kind.LOCAL
+    for prefix, kind in (("dir:", Kind.FOLDER), ("wheel:", Kind.WHEEL)):
+        if spec.startswith(prefix):
+            if spec == prefix:
+                raise TargetError(f"{prefix} is followed by nothing.", f"Write {prefix}PATH.")
+            return kind
+    if re.search(r"[=<>~!]", spec):
+        pinned(spec)
+        return Kind.RELEASE
+    if _HOST.fullmatch(spec) and not spec.endswith(".whl"):
+        return Kind.MACHINE
+    raise TargetError(
+        f"{spec!r} is no target.",
+        "Write @local, dir:PATH, wheel:FILE, vllm==VERSION, or the name of a machine as ssh knows it.",
+    )
+
+
+def pinned(spec: str) -> tuple[str, str]:
+    """Normalised project name and version of ``name==version``.
+
+    Raises:
+        TargetError: it is written otherwise; a range of versions would not name one thing to examine.
+    """
+    parts = _PINNED.fullmatch(spec.strip())
+    if parts is None or parts["version"].endswith("."):
+        raise TargetError(f"{spec!r} names no single release.", "Write vllm==VERSION or sglang==VERSION.")
+    return re.sub(r"[-_.]+", "-", parts["name"]).lower(), parts["version"]
