@@ -32,8 +32,8 @@ class Reading:
         """The runners of every method that some runner can draft with."""
         out: list[Runner] = []
         for method in self.methods.names:
-            labels = [a.label for a in self.choice.present if any(f.site.runner is a and method in f.ways for f in self.proposers.found)]
-            out.extend(self.choice.of(method, self.methods.settings(method), labels))
+            labels = dict.fromkeys(f.site.runner.label for f in self.proposers.found if method in f.ways)
+            out.extend(self.choice.of(method, {label: self.methods.at(self.choice.formula(label), method) for label in labels}))
         return tuple(out)
 
 

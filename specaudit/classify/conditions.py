@@ -219,6 +219,33 @@ def alternatives(f: Formula) -> tuple[tuple[Lit, ...], ...]:
     return tuple(way for way, own in zip(ways, sets, strict=True) if not any(other < own for other in sets))
 
 
+def satisfiable(f: Formula) -> bool:
+    """Whether some settings make it true (tried from the default outwards)."""
+    if isinstance(f, bool):
+        return f
+    plain = usual(f)
+    lit = next(iter(literals(f)))
+    if plain is True:
+        return True
+    first = lit.usual if lit.usual is not None else lit.holds
+    return any(satisfiable(assume(f, _deciding(lit, value))) for value in (first, not first))
+
+
+def _deciding(lit: Lit, value: bool) -> Callable[[Lit], bool | None]:
+    """What is known once that test is known to give ``value``."""
+    c = lit.condition
+
+    def known(other: Lit) -> bool | None:
+        if other.key == lit.key:
+            return value == other.holds
+        o = other.condition
+        if value and c is not None and o is not None and c.op == o.op == "==" and c.option == o.option:
+            return not other.holds  # it cannot be two things
+        return None
+
+    return known
+
+
 def _ways(f: Formula) -> tuple[tuple[Lit, ...], ...]:
     match f:
         case bool():

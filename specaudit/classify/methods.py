@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specaudit.classify.code import Symbol
-from specaudit.classify.conditions import Formula, conj, given
+from specaudit.classify.conditions import Formula, assume, given, literals, usual
 from specaudit.classify.symbolic import Reader, Scope, guarded, local
 from specaudit.classify.values import Const, Obj, shown
 from specaudit.model import Evidence
@@ -38,6 +38,8 @@ class Methods:
         listed = reader.members(self.cls.path, self.anchors.method_type) if self.cls else ()
         self.aliases = {name: self._becomes(name) for name in listed}
         self.names = tuple(name for name in listed if self.aliases[name] == name)
+        self.detections = self._detections()
+        self._settings: dict[str, dict[str, str | None]] = {}
 
     def _effects(self) -> list[Effect]:
         method = self.reader.code.method(self.cls, self.anchors.initialiser) if self.cls else None
@@ -69,15 +71,32 @@ class Methods:
                 name = effect.value
         return name
 
+    def _detections(self) -> tuple[tuple[object, str], ...]:
+        """Tests of the draft model by which the configuration tells a method, with that method."""
+        out: list[tuple[object, str]] = []
+        for effect in self.effects:
+            if effect.field != self.anchors.method_field:
+                continue
+            positive = [lit for lit in literals(effect.when) if lit.holds and lit.condition and lit.condition.kind == "model"]
+            if len(positive) == 1 and positive[0].condition is not None and positive[0].condition.op == "==":
+                out.append((positive[0].key, effect.value))
+        return tuple(out)
+
+    # --- one method
+
     def settings(self, name: str) -> dict[str, str | None]:
-        """The settings of a run with that method: what is given, and what completing the configuration forces."""
-        known = self._base(name)
-        forced = {
-            e.field: e.value
-            for e in self.effects
-            if e.field not in known and given(e.when, self._base(name)) is True
-        }
-        return known | forced
+        """The settings of a run with that method: what is given, and what completing the configuration fills in."""
+        if name not in self._settings:
+            known = self._base(name)
+            filled = {e.field: e.value for e in self.effects if usual(given(e.when, self._base(name))) is True}
+            self._settings[name] = {**filled, **known}
+        return self._settings[name]
+
+    def at(self, f: Formula, name: str, more: Mapping[str, str | None] | None = None) -> Formula:
+        """The formula for that method; ``more`` are further settings, which count first."""
+        f = given(f, {**self.settings(name), **(more or {})})
+        told = dict(self.detections)
+        return assume(f, lambda lit: (told[lit.key] == name) == lit.holds if lit.key in told else None)
 
     def forced(self, name: str) -> tuple[Effect, ...]:
         """The effects that hold for that method whatever else is configured."""
@@ -87,7 +106,3 @@ class Methods:
     def evidence(self, effect: Effect) -> Evidence:
         """The line of an effect."""
         return self.index.evidence(effect.path, effect.line)
-
-    def definition(self) -> Symbol | None:
-        """The configuration class."""
-        return self.cls

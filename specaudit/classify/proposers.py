@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from specaudit.classify.code import Symbol, dotted
-from specaudit.classify.conditions import Formula, alternatives, conj, deviations, given, stated, usual
+from specaudit.classify.conditions import Formula, alternatives, conj, deviations, satisfiable, stated, usual
 from specaudit.classify.emission import Emission
 from specaudit.classify.methods import Methods
 from specaudit.classify.runners import RunnerChoice
@@ -127,9 +127,8 @@ class Proposers:
         for site in self.sites:
             ways = {}
             for method in self.methods.names:
-                settings = self.methods.settings(method)
-                f = possible(conj((self.choice.formula(site.runner.label, settings), given(site.formula, settings))))
-                if alternatives(f):
+                f = possible(self.methods.at(conj((self.choice.formula(site.runner.label), site.formula)), method))
+                if satisfiable(f):
                     ways[method] = f
             if ways:
                 yield Found(self._proposer(site, ways, emissions[site.runner.label]), site, ways)

@@ -7,7 +7,7 @@ combination, and, where two engine generations live side by side, the function t
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from specaudit.classify.code import Symbol, dotted
@@ -20,7 +20,6 @@ from specaudit.classify.conditions import (
     default_way,
     deviations,
     disj,
-    given,
     negate,
     quiet,
     stated,
@@ -50,6 +49,7 @@ class RunnerChoice:
         self.index = reader.code.index
         self.engine = reader.engine
         self.present = tuple(r for r in self.engine.runners if self._runner_class(r) is not None)
+        self._formulas: dict[str, Formula] = {}
         self.choices = tuple(self._choices())
         self.refusals, self.refusal_lines = self._refusals()  # by runner
 
@@ -212,25 +212,26 @@ class RunnerChoice:
         """The runners that this engine has, oldest first."""
         return tuple(r.label for r in self.present)
 
-    def formula(self, label: str, settings: dict[str, str | None]) -> Formula:
-        """The formula under which a run with these settings takes that runner and is not refused."""
-        chosen = disj(given(c.formula, settings) for c in self.choices if c.label == label)
-        return conj((chosen, negate(given(self.refusals.get(label, False), settings))))
+    def formula(self, label: str) -> Formula:
+        """The formula under which a run takes that runner and is not refused, with everything left open."""
+        if label not in self._formulas:
+            chosen = disj(c.formula for c in self.choices if c.label == label)
+            self._formulas[label] = conj((chosen, negate(self.refusals.get(label, False))))
+        return self._formulas[label]
 
     def evidence(self, label: str) -> tuple[Evidence, ...]:
         """The lines that decide for that runner."""
         return tuple(dict.fromkeys(e for c in self.choices if c.label == label for e in c.evidence))
 
-    def of(self, method: str, settings: dict[str, str | None], drafted: Iterable[str]) -> tuple[Runner, ...]:
+    def of(self, method: str, formulas: Mapping[str, Formula]) -> tuple[Runner, ...]:
         """The runners of one method, those that need nothing to be set first.
 
         Args:
-            settings: option name -> value that is forced or given. drafted: runners that have a proposer for the method.
+            formulas: runner -> the formula that leads to it, for this method.
         """
         defaults: list[Runner] = []
         others: list[Runner] = []
-        for label in drafted:
-            f = self.formula(label, settings)
+        for label, f in formulas.items():
             plain = quiet(usual(f))
             lines = self.evidence(label)
             for way in alternatives(plain):

@@ -100,11 +100,11 @@ class Reader:
 
     def object_named(self, name: str) -> Value | None:
         """The configuration object that travels under that name, if one does."""
-        cls_name = self.engine.config.objects.get(name)
-        if cls_name is None:
+        anchors = self.engine.config
+        cls = self.config_class(anchors.objects[name]) if name in anchors.objects else None
+        if cls is None:
             return None
-        cls = self.config_class(cls_name)
-        return Obj(cls, "") if cls else None
+        return Obj(cls, "" if cls.name in (anchors.cls, anchors.engine_cls) else name)
 
     # --- expressions
 
@@ -188,6 +188,12 @@ class Reader:
         return Const(tuple(out))
 
     def _name(self, name: str, scope: Scope) -> Value:
+        known = self.object_named(name)
+        if known is not None:
+            return known
+        for carried, field_name in self.engine.config.renamed:
+            if name == carried:
+                return self.member(self.speculative(), field_name, scope)
         if name in scope.names:
             return scope.names[name]
         if name == "self" and scope.self_value is not None:
@@ -196,9 +202,6 @@ class Reader:
             return Platform()
         if name in self.engine.device_flags:
             return Ref("platform", name, Const(True), boolean=True)
-        known = self.object_named(name)
-        if known is not None:
-            return known
         return self._global(scope.path, name, scope)
 
     def _global(self, path: str, name: str, scope: Scope) -> Value:
@@ -223,6 +226,11 @@ class Reader:
             return named
         if isinstance(base, ast.Name) and base.id[:1].isupper() and attr.isupper():
             return Const(attr)  # a member of an enumeration
+        if isinstance(base, ast.Name) and base.id[:1].isupper() and base.id not in scope.names:
+            cls = self.code.resolve(scope.path, scope.qualname, base.id)
+            default = self._declared(cls, attr)[1] if cls is not None and cls.definition.kind == "class" else None
+            if default is not None:
+                return default
         if isinstance(base, ast.Name) and base.id == "self" and scope.self_value is None and scope.owner is not None:
             return self.stored(scope.owner, attr, scope)
         return self.member(self.value(base, scope), attr, scope)

@@ -131,7 +131,9 @@ def compare(op: str, left: Value, right: Value, text: str) -> Formula:
         return choose(right.cases, lambda v: compare(op, left, v, text))
     if op in ("!=", "is not", "not in"):
         positive = {"!=": "==", "is not": "is", "not in": "in"}[op]
-        return negate(compare(positive, left, right, text))
+        f = compare(positive, left, right, text)
+        # of a test that only the running program knows, the text as written is all there is
+        return f if isinstance(f, Lit) and f.text == text and f.condition is None else negate(f)
     if isinstance(left, Const) and isinstance(right, Const):
         return _decide(op, left.value, right.value, text)
     if op in ("is", "==") and isinstance(right, Const) and right.value is None:
@@ -186,7 +188,9 @@ def _is_none(value: Value, text: str) -> Formula:
             usual = None if value.default is None else value.default.value is not None
             condition = Condition(value.option, value.kind, "is set", "", words(value.option, "is set", ""))
             return negate(Lit(value.option, condition, True, usual))
-        case Opaque() | Truth():
+        case Opaque(inner):
+            return Lit(f"{inner} is None")
+        case Truth():
             return Lit(text)
         case _:
             return False

@@ -51,7 +51,8 @@ class GateAnchor:
 class ConfigAnchor:
     """The configuration of speculative decoding.
 
-    ``objects`` maps the names under which configuration objects travel (attributes, parameters, locals) to their class.
+    ``objects`` maps the names under which configuration objects travel (attributes, parameters, locals) to their class;
+    ``renamed`` the names of locals and parameters that carry one field to that field.
     ``method_field`` holds the method's name, ``method_type`` is the ``Literal`` of all of them, ``count_field`` the number of
     drafted tokens, ``tree_field`` the user's tree, ``backend_field`` the attention backend of the drafter.
     ``initialiser`` is the method that completes a configuration object.
@@ -67,7 +68,7 @@ class ConfigAnchor:
     initialiser: str = "__post_init__"
     tree_field: str = ""
     backend_field: str = ""
-    architectures_field: str = "architectures"
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
