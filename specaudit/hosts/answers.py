@@ -1,0 +1,204 @@
+"""The probe's answers with types: what a host says is decoded by schema, and no path that it names is trusted."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from specaudit.errors import IntegrityError
+from specaudit.hosts.base import Answer
+from specaudit.hosts.probe.files import digest
+from specaudit.hosts.shell import printable
+from specaudit.model import Failure, FileEntry
+
+#: Files of one installation that are believed; real engines have some 3,000.
+MAX_FILES = 100_000
+MAX_PATH = 1024
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+T = TypeVar("T")
+
+
+class Found(msgspec.Struct):
+    """One installation, as the probe's survey describes it."""
+
+    engine: str
+    version: str
+    root: str
+    source: str
+    python: str
+    why: str
+    info: str
+    notes: list[tuple[str, str]]
+    package: str
+    digest: str = ""
+    complete: bool = False
+    record: str = ""
+    libraries: list[tuple[str, str]] = []
+
+
+class Process(msgspec.Struct):
+    """One server."""
+
+    pid: int
+    engine: str
+    argv: list[str]
+    env: dict[str, str]
+    python: str
+    mount: str
+    container: str
+    package: str
+    metrics: str
+    metrics_why: str
+
+
+class Survey(msgspec.Struct):
+    """The answer to ``survey``."""
+
+    python: str
+    uid: int
+    installations: list[Found]
+    environment: dict[str, str]
+    gpus: list[tuple[str, str, str, str]]
+    gpus_why: str
+    servers: list[Process]
+
+
+class _Listing(msgspec.Struct):
+    """The answer to ``manifest``."""
+
+    ops: dict[str, list[str]]
+    unread: dict[str, str]
+    errors: list[tuple[str, str]] = []
+    record: dict[str, str] | None = None
+
+
+class _Kept(msgspec.Struct):
+    """A manifest in the cache."""
+
+    files: list[tuple[str, str, int]]
+    record: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of one installation. ``sound``: nothing in it was refused, so it may be kept."""
+
+    files: tuple[FileEntry, ...]
+    record: dict[str, str]
+    errors: tuple[Failure, ...]
+    sound: bool
+
+    @property
+    def digest(self) -> str:
+        """Of the files."""
+        return digest((entry.path, entry.sha256) for entry in self.files)
+
+
+def survey(label: str, answer: Answer) -> Survey:
+    """The answer to ``survey``.
+
+    Raises:
+        IntegrityError: it is malformed.
+    """
+    return _typed(label, answer, Survey)
+
+
+def operators(label: str, answer: Answer) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Of an answer to ``manifest``: library -> operator names, and library -> why it was not read.
+
+    Raises:
+        IntegrityError: it is malformed.
+    """
+    found = _typed(label, answer, _Listing)
+    names = {path: [name for name in ops if re.fullmatch(r"[\w:.]{1,200}", name)] for path, ops in found.ops.items()}
+    return names, found.unread
+
+
+def listing(label: str, answer: Answer, engine: str) -> Listing:
+    """Of an answer to ``manifest``: the files below the package ``engine``.
+
+    Raises:
+        IntegrityError: it is malformed.
+    """
+    found = _typed(label, answer, _Listing)
+    try:
+        lines = answer.blobs["files"].decode("utf-8").split("\n") if answer.blobs["files"] else []
+        hashes = answer.blobs["hashes"]
+        rows = [(line.partition(" ")[2], int(line.partition(" ")[0])) for line in lines]
+    except (KeyError, ValueError) as error:
+        raise _malformed(label, f"its list of files: {error}") from error
+    if len(hashes) != 32 * len(rows) or len(rows) > MAX_FILES:
+        raise _malformed(label, f"{len(rows)} files, {len(hashes)} bytes of hashes")
+    files = []
+    errors = [Failure(printable(path), printable(why)) for path, why in found.errors]
+    refused = 0
+    for number, (path, size) in enumerate(rows):
+        if safe(path, engine) and size >= 0:
+            files.append(FileEntry(path, hashes[32 * number : 32 * number + 32].hex(), size))
+        else:
+            refused += 1
+            errors.append(Failure(printable(path)[:200], f"{label} sent a path that is not inside {engine}; refused"))
+    have = {entry.path: entry.sha256 for entry in files}
+    if len(have) != len(files):
+        raise _malformed(label, "the same file twice")
+    record = {} if found.record is None else {**have, **_safe_record(found.record, engine)}
+    return Listing(
+        tuple(files),
+        {path: sha for path, sha in record.items() if sha},
+        tuple(errors),
+        sound=not refused and not errors,
+    )
+
+
+def _safe_record(record: dict[str, str], engine: str) -> dict[str, str]:
+    return {p: sha for p, sha in record.items() if safe(p, engine) and (not sha or _SHA256.fullmatch(sha))}
+
+
+def safe(path: str, package: str) -> bool:
+    """Whether a path that a host sent names a ``.py`` file inside ``package``, and nothing else."""
+    parts = path.split("/")
+    return (
+        len(parts) > 1
+        and parts[0] == package
+        and path.endswith(".py")
+        and len(path) <= MAX_PATH
+        and "\\" not in path
+        and path.isprintable()
+        and not {"", ".", ".."}.intersection(parts)
+    )
+
+
+def keep(found: Listing) -> bytes:
+    """A listing as bytes for the cache."""
+    return msgspec.msgpack.encode(_Kept([(e.path, e.sha256, e.size) for e in found.files], found.record))
+
+
+def kept(data: bytes, wanted: str) -> Listing | None:
+    """A listing out of the cache, ``None`` when it is not the one with the digest ``wanted``."""
+    try:
+        found = msgspec.msgpack.decode(data, type=_Kept)
+    except msgspec.DecodeError:
+        return None
+    entries = Listing(tuple(FileEntry(*row) for row in found.files), found.record, (), sound=True)
+    return entries if entries.digest == wanted else None
+
+
+def key_of(found: Found) -> str:
+    """Under what a listing is kept: it depends on the files and on RECORD."""
+    return hashlib.sha256(f"{found.engine}\0{found.digest}\0{found.record}".encode()).hexdigest()
+
+
+def _typed(label: str, answer: Answer, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(answer.header, kind)
+    except msgspec.ValidationError as error:
+        raise _malformed(label, str(error)) from error
+
+
+def _malformed(label: str, why: str) -> IntegrityError:
+    return IntegrityError(f"The answer of {label} is malformed: {why}.", "Try again, and check what answers there.")
