@@ -27,7 +27,7 @@ _DEPTH = 8
 
 #: What a value is made of: ``given`` (handed in by the caller), ``picked`` (one token per position), ``several`` (more
 #: than one candidate per position), ``ranked`` (chosen among candidates by their scores), ``kept`` (state of the object),
-#: ``made`` (computed otherwise).
+#: ``made`` (computed otherwise); of a run, ``pair``: its result is taken apart at once.
 Origin = frozenset[str]
 NOTHING: Origin = frozenset()
 
@@ -36,7 +36,7 @@ NOTHING: Origin = frozenset()
 class Event:
     """Something the entry does under ``when``; ``loop`` is the line of the step loop around it (0: none)."""
 
-    kind: str  # "run" | "return" | "loop" | "write"
+    kind: str  # "run" | "return" | "loop" | "write" | "unpack"
     when: Formula
     path: str
     line: int
@@ -63,6 +63,7 @@ class _Frame:
     returned: set[str] = field(default_factory=set)
     modules: set[str] = field(default_factory=set)
     bound: dict[str, list[Symbol]] = field(default_factory=dict)
+    ran: set[str] = field(default_factory=set)
     loops: list[tuple[int, int, bool]] = field(default_factory=list)
 
 
@@ -103,7 +104,7 @@ class Emission:
 
     def _statement(self, statement: ast.stmt, path: Formula, frame: _Frame, depth: int) -> None:
         for call in calls(statement):
-            self._called(call, path, frame, depth)
+            self._called(call, path, frame, depth, pair=_unpacked(statement) is call)
         match statement:
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
@@ -124,12 +125,16 @@ class Emission:
         match target:
             case ast.Name(id=name):
                 frame.names[name] = found
+                if isinstance(value, ast.Call) and self._is_run(value, frame):
+                    frame.ran.add(name)
                 bound = [m for m in (self._own(n, frame) for n in _choices(value)) if m is not None]
                 if bound:
                     frame.bound[name] = bound
                 elif isinstance(value, ast.Attribute) and self._is_module(value, frame):
                     frame.modules.add(name)
             case ast.Tuple(elts=elts):
+                if isinstance(value, ast.Name) and value.id in frame.ran:
+                    frame.events.append(self._event("unpack", path, target.lineno, frame))
                 for element in elts:
                     self._store(element, value, path, frame, depth)
             case ast.Subscript(value=ast.Attribute(value=ast.Name(id="self"), attr=attr)):
@@ -144,7 +149,7 @@ class Emission:
 
     # --- calls
 
-    def _called(self, call: ast.Call, path: Formula, frame: _Frame, depth: int) -> None:
+    def _called(self, call: ast.Call, path: Formula, frame: _Frame, depth: int, *, pair: bool) -> None:
         methods = self._meant(call.func, frame)
         for method in methods:
             self._inline(self._summary(frame.cls, method, depth + 1), call.lineno, path, frame)
@@ -156,7 +161,7 @@ class Emission:
             if inner is not None and forward is not None:
                 self._inline(self._summary(inner, forward, depth + 1), call.lineno, path, frame)
             else:
-                frame.events.append(self._event("run", path, call.lineno, frame))
+                frame.events.append(self._event("run", path, call.lineno, frame, frozenset({"pair"}) if pair else NOTHING))
         elif isinstance(call.func, ast.Attribute) and call.func.attr in self.runs:
             self._run_by_name(call, call.func.attr, path, frame, depth)
 
@@ -298,6 +303,14 @@ def _counted(node: ast.AST) -> bool:
     if isinstance(node, ast.While):
         return True
     return isinstance(node, ast.For) and isinstance(node.iter, ast.Call) and dotted(node.iter.func) in ("range", "tqdm.trange")
+
+
+def _unpacked(statement: ast.stmt) -> ast.expr | None:
+    """The value that a statement takes apart into several names."""
+    match statement:
+        case ast.Assign(targets=[ast.Tuple()], value=value):
+            return value
+    return None
 
 
 def _choices(node: ast.expr) -> list[ast.expr]:

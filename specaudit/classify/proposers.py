@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from specaudit.classify.code import Symbol, dotted
-from specaudit.classify.conditions import Formula, alternatives, conj, deviations, satisfiable, stated, usual
+from specaudit.classify.conditions import Formula, alternatives, conj, deviations, quiet, satisfiable, stated, usual, words
 from specaudit.classify.emission import Emission
 from specaudit.classify.methods import Methods
 from specaudit.classify.runners import RunnerChoice
 from specaudit.classify.symbolic import Guarded, Reader, Scope, calls, guarded, local
 from specaudit.classify.topology import Verdict, judge, possible
 from specaudit.engines.base import RunnerAnchor
-from specaudit.model import Condition, Evidence, Proposer, Reachable, TopologyVariant
+from specaudit.model import Condition, Evidence, Proposer, Reachable, Topology, TopologyVariant
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,8 @@ class Proposers:
         for site in self.sites:
             ways = {}
             for method in self.methods.names:
-                f = possible(self.methods.at(conj((self.choice.formula(site.runner.label), site.formula)), method))
+                chosen = quiet(self.methods.at(self.choice.formula(site.runner.label), method))
+                f = conj((chosen, possible(self.methods.at(site.formula, method))))
                 if satisfiable(f):
                     ways[method] = f
             if ways:
@@ -151,14 +152,25 @@ class Proposers:
         assert summary is not None
         verdicts = {m: judge(emission, summary, self.methods.settings(m)) for m in methods}
         main = verdicts[methods[0]]
-        variants: dict[tuple[str, tuple[Condition, ...]], TopologyVariant] = {}
+        variants: dict[tuple[Topology, tuple[Condition, ...]], TopologyVariant] = {}
         for method, verdict in verdicts.items():
-            for variant in verdict.variants:
-                key = variant.topology, variant.when
-                known = variants.get(key)
+            option = self.methods.anchors.method_field
+            own = (Condition(option, "option", "==", method, words(option, "==", method)),)
+            differs = [TopologyVariant(verdict.topology, own, (), verdict.evidence)] if verdict.topology != main.topology else []
+            for variant in (*differs, *verdict.variants):
+                when = self._with_tree(site, variant.topology, variant.when)
+                known = variants.get((variant.topology, when))
                 names = (*known.methods, method) if known else (method,)
-                variants[key] = TopologyVariant(variant.topology, variant.when, names, variant.evidence)
+                variants[variant.topology, when] = TopologyVariant(variant.topology, when, names, variant.evidence)
         return main, tuple(variants.values())
+
+    def _with_tree(self, site: Site, topology: Topology, when: tuple[Condition, ...]) -> tuple[Condition, ...]:
+        """A tree whose shape the class takes from the configuration needs that shape to be configured."""
+        option = self.methods.anchors.tree_field
+        if not topology.startswith("tree") or not option or site.cls is None:
+            return when
+        shaped = any(f".{option}" in a.value for c in self.code.bases(site.cls) for a in self.code.assigns(c.path, c.qualname))
+        return (*when, Condition(option, "option", "is set", "", words(option, "is set", ""))) if shaped else when
 
     def _reach(self, site: Site, ways: Mapping[str, Formula]) -> tuple[Reachable, tuple[Condition, ...]]:
         """Whether one of its methods reaches it with nothing configured, and what all its methods need besides."""
@@ -179,5 +191,41 @@ class Proposers:
     # --- those that nobody makes
 
     def _dead(self, emissions: Mapping[str, Emission]) -> Iterable[Found]:
-        """Classes with an entry, near the ones in use, that no file of the engine imports or subclasses."""
-        return ()
+        """Classes with an entry, in the folders of those in use, that nothing in the engine makes, subclasses or calls."""
+        made = [site.cls for site in self.sites if site.cls is not None]
+        used = {(c.path, c.qualname) for cls in made for c in self.code.bases(cls)}
+        for anchor in self.choice.present:
+            folders = {_folder(site.cls.path) for site in self.sites if site.cls is not None and site.runner is anchor}
+            near = [p for p in self.index.paths if _folder(p) in folders]
+            for path in self.index.mentioning(b"class ", near):
+                for definition in self.index.outline(path).definitions:
+                    cls = Symbol(path, definition)
+                    if definition.kind != "class" or (path, cls.qualname) in used or self.code.method(cls, anchor.entry) is None:
+                        continue
+                    used.add((path, cls.qualname))
+                    if not self._is_used(cls):
+                        yield self._unused(cls, anchor, emissions[anchor.label])
+
+    def _is_used(self, cls: Symbol) -> bool:
+        for path in self.index.mentioning(cls.name.encode()):
+            outline = self.index.outline(path)
+            if any(c.func == cls.name or c.func.endswith(f".{cls.name}") or c.func.startswith(f"{cls.name}.") for c in outline.calls):
+                return True
+            if any(base.partition("[")[0].rpartition(".")[2] == cls.name for d in outline.definitions for base in d.bases):
+                return True
+        return False
+
+    def _unused(self, cls: Symbol, anchor: RunnerAnchor, emission: Emission) -> Found:
+        summary = emission.of(cls, anchor.entry)
+        assert summary is not None
+        verdict = judge(emission, summary, self.methods.settings(self.methods.names[0]))
+        line = self.index.evidence(cls.path, cls.definition.line)
+        site = Site(anchor, cls, cls, cls.path, cls.definition.line, False, (), (), "")
+        evidence = tuple(dict.fromkeys((line, *verdict.evidence)))
+        reason = "nothing in the engine makes an object of this class"
+        proposer = Proposer(cls.name, cls.path, cls.definition.line, (), anchor.label, verdict.topology, (), "dead", (), evidence, reason)
+        return Found(proposer, site, {})
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]

@@ -36,6 +36,7 @@ _COMPARE = {
 }  # fmt: skip
 _COLLECTIONS = frozenset({"frozenset", "set", "tuple", "list"})
 _DEPTH = 12
+_PREDICATE_LINES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,6 @@ class Reader:
         self.given = dict(given or {})
         self.environment = dict(environment or {})
         self.backends = Backends(code, engine)
-        self.entered: list[Symbol] = []
         self._classes: dict[str, Symbol | None] = {}
         self._cache: dict[object, object] = {}
 
@@ -136,6 +136,9 @@ class Reader:
     def _comparison(
         self, node: ast.expr, left: ast.expr, ops: list[ast.cmpop], rights: list[ast.expr], scope: Scope
     ) -> Formula:
+        smallest = self._minimum(left, ops, rights, scope)
+        if smallest is not None:
+            return smallest
         out: list[Formula] = []
         first = self.value(left, scope)
         for op, right_node in zip(ops, rights, strict=True):
@@ -143,6 +146,12 @@ class Reader:
             out.append(compare(_COMPARE[type(op)], first, right, ast.unparse(node)))
             first = right
         return conj(out)
+
+    def _minimum(self, left: ast.expr, ops: list[ast.cmpop], rights: list[ast.expr], scope: Scope) -> Formula | None:
+        """``min(a, b) > c`` is ``a > c and b > c``."""
+        if not (isinstance(left, ast.Call) and dotted(left.func) == "min" and isinstance(ops[0], (ast.Gt, ast.GtE))):
+            return None
+        return conj(self.truth(ast.Compare(part, ops, rights), scope) for part in left.args)
 
     def value(self, node: ast.expr, scope: Scope) -> Value:
         """What the expression is known to be."""
@@ -373,6 +382,10 @@ class Reader:
         if func.attr == "intersection" and node.args:
             left, right = self.value(func.value, scope), self.value(node.args[0], scope)
             return Truth(compare("in", right, left, ast.unparse(node)))
+        if isinstance(func.value, ast.Name) and func.value.id == "self" and scope.self_value is None and scope.owner is not None:
+            method = self.code.method(scope.owner, func.attr)
+            small = method is not None and method.definition.end - method.definition.line <= _PREDICATE_LINES
+            return self.inline(method, None, {}, scope) if method is not None and small else Opaque(ast.unparse(node))
         base = self.value(func.value, scope)
         if isinstance(base, Platform):
             return Ref("platform", func.attr, Const(func.attr in self.engine.platform_default), boolean=True)
@@ -428,15 +441,15 @@ class Reader:
 
     # --- functions
 
-    def inline(self, method: Symbol, self_value: Value, names: Mapping[str, Value], scope: Scope) -> Value:
-        """What a method returns."""
+    def inline(self, method: Symbol, self_value: Value | None, names: Mapping[str, Value], scope: Scope) -> Value:
+        """What a method returns. ``self_value`` is ``None`` for a method of an ordinary object (of ``scope``'s class)."""
         if scope.depth > _DEPTH:
             return Opaque(method.name)
-        self.entered.append(method)
-        key = method.path, method.qualname, self_value, len(self.given)
+        owner = self.code.owner(method) if self_value is not None else scope.owner
+        key = method.path, method.qualname, self_value, owner
         if not names and key in self._cache:
             return self._cache[key]  # type: ignore[return-value]
-        inner = Scope(method.path, method.qualname, self.code.owner(method), self_value, names, scope.depth + 1)
+        inner = Scope(method.path, method.qualname, owner, self_value, names, scope.depth + 1)
         result = self._returns(method, inner)
         if not names:
             self._cache[key] = result

@@ -42,10 +42,20 @@ def judge(emission: Emission, summary: Summary, settings: Mapping[str, str | Non
         changed = dict(settings)
         for c in way:
             changed[c.option] = c.value if c.op in ("==", "in") else settings.get(c.option)
-        other, lines = _of(emission, _live(summary.events, changed))
-        if other != topology and not any(v.topology == other for v in variants):
+        live = _live(summary.events, changed)
+        other, lines = _of(emission, live)
+        if _fits(live, settings, summary.events) and other != topology and not any(v.topology == other for v in variants):
             variants.append(TopologyVariant(other, way, (), lines))
     return Verdict(topology, shown, tuple(variants))
+
+
+def _fits(live: tuple[Event, ...], settings: Mapping[str, str | None], events: Iterable[Event]) -> bool:
+    """Whether the draft model can run there: not when results are taken apart that, for this method, are not pairs."""
+    unpacks = [e for e in events if e.kind == "unpack"]
+    before = set(_live(events, settings))
+    added = [e for e in live if e.kind == "run" and e not in before]
+    pairs = not unpacks or any(e in before for e in unpacks)
+    return pairs or not any("pair" in e.origin for e in added)
 
 
 def _ways(events: Iterable[Event], settings: Mapping[str, str | None]) -> tuple[tuple[Condition, ...], ...]:
