@@ -1,0 +1,147 @@
+"""Snapshot + recipes -> Plan: what would be written, proven on a tree in memory, before anything is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from specaudit.errors import RecipeRefused
+from specaudit.index import Index
+from specaudit.model import Finding
+from specaudit.patching.checks import findings
+from specaudit.patching.model import Flip, Plan, Step
+from specaudit.patching.recipes.base import Recipe
+from specaudit.patching.workspace import Workspace, overlay
+from specaudit.snapshot import Snapshot
+
+_DEFECTIVE = ("present", "partial")
+
+
+def plan(
+    snapshot: Snapshot,
+    recipes: Sequence[Recipe],
+    standing: Mapping[str, str] | None = None,
+    known: Mapping[str, Recipe] | None = None,
+) -> Plan:
+    """Plans recipes, one on top of the other, in an order in which each finds what it needs.
+
+    Args:
+        snapshot: the engine.
+        recipes: as asked for.
+        standing: recipes applied already, name -> version.
+        known: all recipes by name, to add what the asked ones require.
+
+    Raises:
+        RecipeRefused: a recipe does not fit this engine; the message says why, and nothing is planned.
+    """
+    standing, known = standing or {}, known or {recipe.name: recipe for recipe in recipes}
+    ordered = _ordered(recipes, known)
+    notes = [
+        f"{recipe.name} is planned too: {_needing(recipe, ordered)} needs it"
+        for recipe in ordered
+        if recipe not in recipes and recipe.name not in standing
+    ]
+    steps: list[Step] = []
+    already: list[str] = []
+    current = snapshot
+    for recipe in ordered:
+        if recipe.name in standing:
+            _same_version(recipe, standing[recipe.name])
+            already.append(recipe.name)
+            continue
+        step = _step(recipe, Index(current))
+        steps.append(step)
+        current = overlay(current, {change.path: change.after for change in step.changes})
+    made = Plan(snapshot.engine.name, snapshot.engine.version, snapshot.engine.digest, tuple(steps), tuple(already))
+    foreign = sorted(set(made.paths) & {*snapshot.engine.modified, *snapshot.engine.missing})
+    notes += [f"{path} is not as its wheel shipped it: the change is made on top" for path in foreign]
+    return Plan(made.engine, made.version, made.digest, made.steps, made.already, tuple(notes))
+
+
+def _step(recipe: Recipe, index: Index) -> Step:
+    engine = index.snapshot.engine
+    if engine.name != recipe.engine:
+        raise _refused(recipe, f"it is for {recipe.engine}, this is {engine.name}", "Name another target.")
+    rules = (*recipe.repairs, *recipe.also)
+    before = findings(index, rules)
+    present = frozenset(rule for rule in recipe.repairs if before[rule].status in _DEFECTIVE)
+    if recipe.repairs and not present:
+        raise _refused(recipe, _nothing(before, recipe.repairs), "Nothing needs to be done here.")
+    work = Workspace(index)
+    try:
+        recipe.write(work, present)
+    except RecipeRefused as bad:
+        raise _refused(recipe, bad.message, bad.hint) from bad
+    changes = work.changes()
+    if not changes:
+        raise _refused(recipe, "it would change nothing", "Nothing needs to be done here.")
+    then = work.after()
+    after = findings(then, rules)
+    wrong = [f"{rule} would still be {after[rule].status}" for rule in sorted(present) if after[rule].status != "fixed"]
+    wrong += [
+        f"{rule} would turn {after[rule].status}"
+        for rule in rules
+        if after[rule].status in _DEFECTIVE and before[rule].status not in _DEFECTIVE
+    ]
+    wrong += recipe.check(index, then)
+    if wrong:
+        raise _refused(recipe, "; ".join(wrong), "This release has another shape; report it.")
+    return Step(
+        recipe.name, recipe.version, recipe.summary, changes, _flips(before, after), recipe.requires, recipe.notes
+    )
+
+
+def _flips(before: Mapping[str, Finding], after: Mapping[str, Finding]) -> tuple[Flip, ...]:
+    return tuple(Flip(r, before[r].status, after[r].status) for r in before if before[r].status != after[r].status)
+
+
+def _nothing(found: Mapping[str, Finding], rules: Iterable[str]) -> str:
+    """Why there is nothing to repair, per finding."""
+    reasons = []
+    for rule in rules:
+        finding = found[rule]
+        where = f" ({finding.sites[0].path}:{finding.sites[0].line})" if finding.sites else ""
+        reasons.append(f"{rule} is {finding.status}{where}" + (f": {finding.reason}" if finding.reason else ""))
+    return "nothing to repair: " + "; ".join(reasons)
+
+
+def _refused(recipe: Recipe, why: str, hint: str) -> RecipeRefused:
+    return RecipeRefused(f"{recipe.name}: {why.rstrip('.')}.", hint)
+
+
+def _same_version(recipe: Recipe, applied: str) -> None:
+    if applied != recipe.version:
+        raise _refused(
+            recipe,
+            f"version {applied} is applied, this program has version {recipe.version}",
+            f"Take the old one back first: specaudit patch revert TARGET --recipe {recipe.name}.",
+        )
+
+
+def _ordered(recipes: Sequence[Recipe], known: Mapping[str, Recipe]) -> list[Recipe]:
+    """The recipes with what they require, requirements first."""
+    ordered: list[Recipe] = []
+
+    def add(recipe: Recipe) -> None:
+        for name in recipe.requires:
+            if name not in known:
+                raise _refused(recipe, f"it requires {name}, which is not known", "Reinstall specaudit.")
+            add(known[name])
+        if recipe not in ordered:
+            ordered.append(recipe)
+
+    for recipe in recipes:
+        add(recipe)
+    return ordered
+
+
+def _needing(recipe: Recipe, ordered: Sequence[Recipe]) -> str:
+    return " and ".join(other.name for other in ordered if recipe.name in other.requires)
+
+
+def written(step: Step) -> tuple[dict[str, object], dict[str, bytes]]:
+    """One step as the agent takes it: an application, and the new contents by SHA-256."""
+    changes = [{"path": c.path, "before": c.before_sha, "after": c.after_sha} for c in step.changes]
+    blobs = {change.after_sha: change.after for change in step.changes}
+    head = {"recipe": step.recipe, "version": step.version, "summary": step.summary, "requires": list(step.requires)}
+    return {**head, "changes": changes}, blobs
+

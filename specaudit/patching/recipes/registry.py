@@ -1,0 +1,38 @@
+"""All recipes by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from specaudit.errors import UsageError
+from specaudit.patching.recipes.base import Recipe
+
+
+def recipes() -> dict[str, Recipe]:
+    """Every recipe, in the order in which they are listed."""
+    from specaudit.patching.recipes.dflash_block_drop import DFlashBlockDrop
+    from specaudit.patching.recipes.dflash_layer_ids import DFlashLayerIds
+    from specaudit.patching.recipes.gdn_state_index import GdnStateIndex
+    from specaudit.patching.recipes.hybrid_mamba_margin import HybridMambaMargin
+    from specaudit.patching.recipes.lookahead_slots import LookaheadSlots
+
+    made: list[Recipe] = [DFlashLayerIds(), DFlashBlockDrop(), LookaheadSlots(), HybridMambaMargin(), GdnStateIndex()]
+    return {recipe.name: recipe for recipe in made}
+
+
+def named(names: Iterable[str]) -> list[Recipe]:
+    """The recipes of these names.
+
+    Raises:
+        UsageError: there is no such recipe.
+    """
+    known = recipes()
+    found = []
+    for name in dict.fromkeys(names):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 3, 0.4)
+            hint = f"Did you mean {' or '.join(close)}?" if close else f"There are: {', '.join(known)}."
+            raise UsageError(f"There is no recipe {name!r}.", hint)
+        found.append(known[name])
+    return found
