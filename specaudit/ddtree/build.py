@@ -26,7 +26,10 @@ from torch import Tensor
 from .layout import MAX_HORIZON, MAX_NODES, MAX_VOCABULARY, Table, Tree
 
 CHUNK = 8192  # logits a program of _scan reads
+SCAN_WARPS = 4
+SELECT_WARPS = 4
 LINK_ROWS = 32  # rows a program of _link writes
+LINK_WARPS = 4
 
 
 class Fanout(NamedTuple):
@@ -35,7 +38,7 @@ class Fanout(NamedTuple):
 
 
 def fanout(nodes: int) -> Fanout:
-    """Group sizes that balance the three sorts of _select at V = 2^17 to 2^18 (sizes: V / (group * fan), then N * each)."""
+    """Group sizes that balance the three sorts of _select at V = 2^17 to 2^18."""
     if nodes <= 128:
         return Fanout(16, 16)
     return Fanout(8, 16) if nodes <= 256 else Fanout(8, 8)
@@ -143,8 +146,9 @@ def _select(
     total = tl.load(partial_ptr + (rows + row) * splits + split, mask=split < splits, other=0.0)
     highest = tl.max(top, axis=0)
     shift = tl.where(highest == float("-inf"), 0.0, highest)
-    lse = shift + tl.log(tl.sum(total * tl.exp(top - shift), axis=0))
-    tl.store(lse_ptr + row, lse)
+    total = tl.maximum(tl.sum(total * tl.exp(top - shift), axis=0), 1.0)  # the highest logit alone gives 1
+    lse = shift + tl.log(total)
+    tl.store(lse_ptr + row, tl.where(highest == float("-inf"), highest, lse))
 
     rank = tl.arange(0, TOP)
     usable = (rank < N - position) & (value > float("-inf"))
@@ -365,7 +369,8 @@ def draft_table(logits: Tensor, nodes: int, temperature: Tensor | None = None, o
     """See reference.draft_table. Raises ValueError on shapes outside the limits of layout.py."""
     batch, horizon, vocabulary = logits.shape
     if not (1 <= nodes <= MAX_NODES and 1 <= horizon <= MAX_HORIZON and 1 <= vocabulary <= MAX_VOCABULARY):
-        raise ValueError(f"N={nodes}, K={horizon}, V={vocabulary}: at most {MAX_NODES}, {MAX_HORIZON}, {MAX_VOCABULARY}")
+        limits = f"at most {MAX_NODES}, {MAX_HORIZON}, {MAX_VOCABULARY}"
+        raise ValueError(f"N={nodes}, K={horizon}, V={vocabulary}: {limits}")
     if logits.stride(2) != 1:
         raise ValueError("logits must be contiguous along the vocabulary")
     out = out or Table.empty(batch, horizon, nodes, logits.device)
@@ -379,14 +384,15 @@ def draft_table(logits: Tensor, nodes: int, temperature: Tensor | None = None, o
     strides = (logits.stride(0), logits.stride(1))
     _scan[(rows, splits)](
         logits, temperature, groups_max, supers_max, partial, *strides, horizon, vocabulary, supers,
-        GROUP=size.group, FAN=size.fan, CHUNK=CHUNK, num_warps=4,
+        GROUP=size.group, FAN=size.fan, CHUNK=CHUNK, num_warps=SCAN_WARPS,
     )  # fmt: skip
     top = max(2, triton.next_power_of_2(nodes))
     _select[(rows,)](
         logits, temperature, groups_max, supers_max, partial, out.logprobs, out.ids, out.lse,
         *strides, horizon, vocabulary, supers, splits,
         N=nodes, GROUP=size.group, FAN=size.fan, TOP=top,
-        SUPERS=max(triton.next_power_of_2(supers), top), SPLITS=triton.next_power_of_2(splits), num_warps=4,
+        SUPERS=max(triton.next_power_of_2(supers), top), SPLITS=triton.next_power_of_2(splits),
+        num_warps=SELECT_WARPS,
     )  # fmt: skip
     return out
 
@@ -410,7 +416,7 @@ def best_first(
         table.ids, out.parents, out.depths, out.ranks, out.num_rows,
         out.tokens, out.first_child, out.next_sibling, out.ancestors,
         K=horizon, N=nodes, W=words, ROWS=LINK_ROWS,
-        ALL_ROWS=triton.next_power_of_2(rows), WORDS=triton.next_power_of_2(words), num_warps=4,
+        ALL_ROWS=triton.next_power_of_2(rows), WORDS=triton.next_power_of_2(words), num_warps=LINK_WARPS,
     )  # fmt: skip
     return out
 

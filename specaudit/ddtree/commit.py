@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Commit on the GPU: accepted rows to the front, in paged KV caches and in plain rows. Same functions as in reference.py.
+"""Commit on the GPU: accepted rows to the front. Same functions as in reference.py.
 
 Accepted rows are scattered and move down (accepted[j] > j), so one move's destination may be another's source. A
 program takes the same columns of all rows of one request, reads them all, and only then writes: no other program
@@ -118,7 +118,8 @@ def commit_rows(rows: Tensor, walk: Walk, row_starts: Tensor, out: Tensor | None
     batch, depth = walk.accepted.shape
     tensors = [rows] if out is None else [rows, out]
     size = rows.element_size()
-    unit = gcd(8, rows.shape[1] * size, *(t.data_ptr() for t in tensors), *(s * size for t in tensors for s in _spans(t)))
+    spans = [stride * size for t in tensors for stride in t.stride()[:-1]]
+    unit = gcd(8, rows.shape[1] * size, *spans, *(t.data_ptr() for t in tensors))
     source, *rest = [t.view(UNITS[unit][1]) for t in tensors]
     target = rest[0] if rest else source
     columns = min(COLUMNS, triton.next_power_of_2(source.shape[1]))
@@ -128,7 +129,3 @@ def commit_rows(rows: Tensor, walk: Walk, row_starts: Tensor, out: Tensor | None
         IN_PLACE=out is None, DEPTHS=triton.next_power_of_2(1 + depth), COLUMNS=columns, num_warps=4,
     )  # fmt: skip
     return rows if out is None else out
-
-
-def _spans(tensor: Tensor) -> tuple[int, ...]:
-    return tensor.stride()[:-1]

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Positions and batch order on the GPU: what a step needs before the target's forward. Same functions as in reference.py.
+"""Positions and batch order on the GPU: what precedes the target's forward. Same functions as in reference.py.
 
 An engine keeps trees by request slot and its batch in another order, different every step, while a captured graph reads
 fixed addresses. `stage` gathers the slots of the step into batch order and cuts every tree to what was scheduled;

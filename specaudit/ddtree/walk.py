@@ -17,6 +17,7 @@ from torch import Tensor
 from .layout import Tree, Walk
 
 CHUNK = 16384  # logits a program of _argmax_chunk reads
+ARGMAX_WARPS = 8
 
 
 @triton.jit
@@ -187,7 +188,8 @@ def _chunk_maxima(logits: Tensor) -> tuple[Tensor, Tensor]:
     splits = triton.cdiv(vocabulary, CHUNK)
     best = torch.empty(rows, splits, dtype=torch.float32, device=logits.device)
     best_id = torch.empty(rows, splits, dtype=torch.int32, device=logits.device)
-    _argmax_chunk[(rows, splits)](logits, best, best_id, logits.stride(0), vocabulary, CHUNK=CHUNK, num_warps=8)
+    grid = (rows, splits)
+    _argmax_chunk[grid](logits, best, best_id, logits.stride(0), vocabulary, CHUNK=CHUNK, num_warps=ARGMAX_WARPS)
     return best, best_id
 
 
@@ -209,9 +211,9 @@ def _launch(
         target, tokens, row_starts, tree.num_rows, tree.parents, tree.depths, tree.ancestors,
         out.accepted, out.emitted, out.num_accepted, out.num_emitted, best, best_id, splits, rows, depth,
         W=tree.ancestors.shape[2], ROWS=padded, DEPTHS=triton.next_power_of_2(1 + depth),
-        SPLITS=triton.next_power_of_2(splits), num_warps=_warps(padded),
+        SPLITS=triton.next_power_of_2(splits), num_warps=warps(padded),
     )  # fmt: skip
 
 
-def _warps(padded_rows: int) -> int:
+def warps(padded_rows: int) -> int:
     return 1 if padded_rows <= 64 else 4 if padded_rows <= 256 else 8

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -79,43 +80,90 @@ def _resource_usage(cubin: bytes) -> tuple[int, int]:
 
 
 def core_kernels() -> list[Kernel]:
-    """The kernels as build, walk and commit launch them at N = 64, K = 15, V = 151,936, bfloat16 logits."""
-    from specaudit.ddtree import build
+    """The kernels as build, walk, commit and stage launch them at N = 64, K = 15, V = 151,936, bfloat16 logits."""
+    from specaudit.ddtree import build, commit, stage, walk
 
-    n, k = 64, 15
-    strides = {"batch_stride": "i32", "position_stride": "i32", "horizon": "i32", "vocabulary": "i32", "supers": "i32"}
-    groups = {"GROUP": 16, "FAN": 16}
+    sizes = {"K": 15, "N": 64}
+    words = {"W": 3, "WORDS": 4}
+    scan = pointers("*bf16", "logits_ptr group_ptr super_ptr") | pointers("*fp32", "temperature_ptr partial_ptr")
+    scan |= integers("batch_stride position_stride horizon vocabulary supers")
+    table = pointers("*fp32", "logprobs_ptr lse_ptr") | pointers("*i32", "ids_ptr") | integers("splits")
+    tree = "num_rows_ptr tokens_ptr parents_ptr depths_ptr ranks_ptr first_child_ptr next_sibling_ptr ancestors_ptr"
+    walked = pointers("*i32", "accepted_ptr emitted_ptr num_accepted_ptr num_emitted_ptr row_starts_ptr")
+    flat = pointers("*i32", "target_ptr tokens_ptr")
+    out = {f"out_{name}": kind for name, kind in (pointers("*i32", tree) | pointers("*fp32", "scores_ptr")).items()}
     return [
-        Kernel(
-            build._scan,
-            {"logits_ptr": "*bf16", "temperature_ptr": "*fp32", "group_ptr": "*bf16", "super_ptr": "*bf16",
-             "partial_ptr": "*fp32", **strides},
-            {**groups, "CHUNK": build.CHUNK}, 4,
-        ),
+        Kernel(build._scan, scan, {"GROUP": 16, "FAN": 16, "CHUNK": build.CHUNK}, build.SCAN_WARPS),
         Kernel(
             build._select,
-            {"logits_ptr": "*bf16", "temperature_ptr": "*fp32", "group_ptr": "*bf16", "super_ptr": "*bf16",
-             "partial_ptr": "*fp32", "logprobs_ptr": "*fp32", "ids_ptr": "*i32", "lse_ptr": "*fp32", **strides,
-             "splits": "i32"},
-            {**groups, "N": n, "TOP": n, "SUPERS": 1024, "SPLITS": 32}, 4,
+            scan | table,
+            {"N": 64, "TOP": 64, "GROUP": 16, "FAN": 16, "SUPERS": 1024, "SPLITS": 32},
+            build.SELECT_WARPS,
         ),
         Kernel(
             build._grow,
-            {"logprobs_ptr": "*fp32", "budgets_ptr": "*i32", "parents_ptr": "*i32", "depths_ptr": "*i32",
-             "ranks_ptr": "*i32", "scores_ptr": "*fp32", "num_rows_ptr": "*i32", "spine": "i32"},
-            {"bonus_ptr": None, "K": k, "N": n, "K_POW2": 16, "N_POW2": 64}, 1,
+            pointers("*i32", tree + " budgets_ptr") | pointers("*fp32", "logprobs_ptr scores_ptr") | integers("spine"),
+            sizes | {"bonus_ptr": None, "K_POW2": 16, "N_POW2": 64},
+            1,
         ),
         Kernel(
             build._link,
-            {name: "*i32" for name in ("table_ids_ptr", "parents_ptr", "depths_ptr", "ranks_ptr", "num_rows_ptr",
-                                       "tokens_ptr", "first_child_ptr", "next_sibling_ptr", "ancestors_ptr")},
-            {"K": k, "N": n, "W": 3, "ROWS": build.LINK_ROWS, "ALL_ROWS": 128, "WORDS": 4}, 4,
+            pointers("*i32", tree + " table_ids_ptr"),
+            sizes | words | {"ROWS": build.LINK_ROWS, "ALL_ROWS": 128},
+            build.LINK_WARPS,
+        ),
+        Kernel(build._ancestors, pointers("*i32", tree) | integers("R"), words | {"ROWS": build.LINK_ROWS}, 4),
+        Kernel(
+            walk._walk,
+            walked | flat | pointers("*i32", tree + " best_id_ptr") | pointers("*fp32", "best_ptr")
+            | integers("splits R D"),
+            {"W": 3, "ROWS": 128, "DEPTHS": 16, "SPLITS": 16},
+            walk.warps(128),
         ),
         Kernel(
-            build._ancestors, {"parents_ptr": "*i32", "ancestors_ptr": "*i32", "R": "i32"},
-            {"W": 3, "ROWS": build.LINK_ROWS, "WORDS": 4}, 4,
+            walk._argmax_chunk,
+            pointers("*bf16", "logits_ptr") | pointers("*fp32", "best_ptr") | pointers("*i32", "best_id_ptr")
+            | integers("stride vocabulary"),
+            {"CHUNK": walk.CHUNK},
+            walk.ARGMAX_WARPS,
+        ),
+        Kernel(walk._linear_walk, walked | flat | integers("D"), {"num_rows_ptr": None, "DEPTHS": 64}, 1),
+        Kernel(
+            commit._commit_kv,
+            walked | pointers("*i64", "pointers_ptr slots_ptr")
+            | integers("D block_stride slot_stride head_stride"),
+            {"BLOCK_SIZE": 16, "HEAD_UNITS": 32, "ROW_UNITS": 256, "UNIT": tl.int64, "DEPTHS": 16, "COLUMNS": 64},
+            4,
+        ),
+        Kernel(
+            commit._commit_rows,
+            walked | pointers("*i64", "rows_ptr out_ptr")
+            | integers("D row_stride out_batch_stride out_row_stride units"),
+            {"IN_PLACE": False, "DEPTHS": 16, "COLUMNS": 64},
+            4,
+        ),
+        Kernel(
+            stage._write_positions,
+            pointers("*i64", "positions_ptr") | pointers("*i32", tree + " row_starts_ptr") | integers("R"),
+            {"ROWS": 128},
+            1,
+        ),
+        Kernel(
+            stage._stage,
+            pointers("*i32", tree + " slots_ptr row_starts_ptr") | pointers("*fp32", "scores_ptr") | out
+            | integers("R"),
+            words | {"ROWS": stage.ROWS},
+            1,
         ),
     ]  # fmt: skip
+
+
+def pointers(kind: str, names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), kind)
+
+
+def integers(names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), "i32")
 
 
 def main() -> int:
