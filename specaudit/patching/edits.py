@@ -180,16 +180,22 @@ class FileEdit:
         blank = "\n" if indent else "\n\n"
         self._write(found.end, blank + textwrap.indent(textwrap.dedent(code).strip("\n") + "\n", indent))
 
-    def add_import(self, beside: str, name: str) -> None:
-        """Imports ``name`` from where the one top-level import takes ``beside``; does nothing when it is imported."""
+    def add_import(self, beside: str, name: str, module: str = "") -> None:
+        """Imports ``name`` after the one top-level import of ``beside``, unless it is imported already.
+
+        Args:
+            beside: a name that the file imports.
+            name: what to import.
+            module: from where; by default from where ``beside`` comes.
+        """
         imports = [n for n in ast.parse(self.text).body if isinstance(n, ast.ImportFrom)]
         names = [(node, alias.name) for node in imports for alias in node.names if alias.asname is None]
         if any(imported == name for _, imported in names):
             return
         found = [node for node, imported in names if imported == beside]
         self._once(f"import {beside}", "the module", [node.lineno for node in found])
-        module = "." * found[0].level + (found[0].module or "")
-        self._write(found[0].end_lineno or found[0].lineno, f"from {module} import {name}\n")
+        source = module or "." * found[0].level + (found[0].module or "")
+        self._write(found[0].end_lineno or found[0].lineno, f"from {source} import {name}\n")
 
     def definition(self, qualname: str) -> Definition:
         """The one definition of that qualified name.

@@ -144,4 +144,3 @@ def written(step: Step) -> tuple[dict[str, object], dict[str, bytes]]:
     blobs = {change.after_sha: change.after for change in step.changes}
     head = {"recipe": step.recipe, "version": step.version, "summary": step.summary, "requires": list(step.requires)}
     return {**head, "changes": changes}, blobs
-

@@ -8,7 +8,7 @@ from specaudit.errors import RecipeRefused
 from specaudit.patching.recipes.base import Recipe
 from specaudit.patching.workspace import Workspace
 
-_LOAD = re.compile(rb"= tl\.load\(num_accepted_tokens \+ i_n\)\.to\(tl\.int64\) - 1$", re.MULTILINE)
+_LOAD = re.compile(r"tl\.load\(num_accepted_tokens(_ptr)? \+ \w+\)\.to\(tl\.int64\) - 1")
 
 
 class GdnStateIndex(Recipe):
@@ -25,23 +25,15 @@ class GdnStateIndex(Recipe):
     repairs = ("gdn-accepted-index-unbounded",)
 
     def write(self, work: Workspace, present: frozenset[str]) -> None:
-        """Every kernel that loads the count so."""
+        """Every kernel that loads the count so, those of convolution states with it."""
         found = 0
-        for path in work.index.mentioning(b"num_accepted_tokens + i_n"):
-            if not _LOAD.search(work.index.snapshot.read(path)):
-                continue
+        for path in work.index.mentioning(b"tl.load(num_accepted_tokens"):
             for assign in work.index.outline(path).assigns:
-                if assign.value == "tl.load(num_accepted_tokens + i_n).to(tl.int64) - 1":
-                    work.edit(path).replace(
-                        assign.scope,
-                        f"{assign.target} = tl.load(num_accepted_tokens + i_n).to(tl.int64) - 1",
-                        f"""
-                        # A request without drafts has accepted nothing: column 0.
-                        {assign.target} = tl.maximum(
-                            tl.load(num_accepted_tokens + i_n).to(tl.int64) - 1, 0
-                        )
-                        """,
-                    )
-                    found += 1
+                load = _LOAD.search(assign.value)
+                if load is None or f"tl.maximum({assign.target}, 0)" in work.index.source(path):
+                    continue
+                # A request without drafts has accepted nothing: its state is in the first column.
+                work.edit(path).replace(assign.scope, load[0], f"tl.maximum({load[0]}, 0)")
+                found += 1
         if not found:
             raise RecipeRefused("no kernel loads the count in the known way", "Report it.")

@@ -16,8 +16,16 @@ def recipes() -> dict[str, Recipe]:
     from specaudit.patching.recipes.gdn_state_index import GdnStateIndex
     from specaudit.patching.recipes.hybrid_mamba_margin import HybridMambaMargin
     from specaudit.patching.recipes.lookahead_slots import LookaheadSlots
+    from specaudit.patching.recipes.v1_draft_probs import V1DraftProbs
 
-    made: list[Recipe] = [DFlashLayerIds(), DFlashBlockDrop(), LookaheadSlots(), HybridMambaMargin(), GdnStateIndex()]
+    made: list[Recipe] = [
+        DFlashLayerIds(),
+        DFlashBlockDrop(),
+        V1DraftProbs(),
+        LookaheadSlots(),
+        HybridMambaMargin(),
+        GdnStateIndex(),
+    ]
     return {recipe.name: recipe for recipe in made}
 
 
