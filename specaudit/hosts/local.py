@@ -19,6 +19,7 @@ from specaudit.hosts.shell import LocalShell
 from specaudit.model import Environment, Gpu
 
 _ASK = "import json, platform, sys; print(json.dumps([sys.path[1:], platform.python_version(), sys.executable]))"
+_ELSEWHERE = "Name another place: --python PATH, dir:PATH, wheel:FILE, a machine, or a release such as vllm==0.33.0."
 #: Seconds that an interpreter may take to start (a cold one on a network file system).
 _START = 60.0
 
@@ -27,8 +28,8 @@ class LocalHost(FolderHost):
     """The environment of one interpreter of this machine.
 
     Args:
-        python: the interpreter; ``None``: the one that runs this program. It is started once, with one line that prints its
-            search path; nothing of the environment is imported.
+        python: the interpreter; ``None``: the one that runs this program. It is started once, with one line that prints
+            its search path; nothing of the environment is imported.
         cache: see :class:`specaudit.hosts.folder.FolderHost`.
 
     Raises:
@@ -56,12 +57,8 @@ class LocalHost(FolderHost):
             for place in environments.common(list(engines))
             for entry in place.engines(engines)
         ]
-        raise TargetError(
-            f"The environment of {self.python} has none of: {', '.join(engines)}.",
-            f"Use {' or '.join(elsewhere[:3])}."
-            if elsewhere
-            else "Name another place: --python PATH, dir:PATH, wheel:FILE, a machine, or a release such as vllm==0.33.0.",
-        )
+        hint = f"Use {' or '.join(elsewhere[:3])}." if elsewhere else _ELSEWHERE
+        raise TargetError(f"The environment of {self.python} has none of: {', '.join(engines)}.", hint)
 
     def environment(self) -> Environment:
         """Versions of the environment, and the GPUs of this machine."""

@@ -1,0 +1,229 @@
+"""Everything that is printed for people: the summary, the tables, notes and progress. The only import of rich.
+
+Text keeps to 80 columns, except for paths and lines of code. Colours follow NO_COLOR and the kind of terminal; progress
+appears on a terminal only. Whatever came out of an engine is made printable first: a file under audit does not get to
+write on the auditor's terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+from specaudit import summary
+from specaudit.hosts.shell import printable
+from specaudit.model import Finding, Path, Scan
+
+WIDTH = 80
+_STATUS = {"present": "bold red", "partial": "yellow", "fixed": "green", "unreachable": "dim"}
+_WALK = {"tree": "bold green", "unknown": "yellow"}
+_OPTION = {"ignored": "bold red", "overridden": "yellow"}
+#: Lines of evidence per verdict; the document holds all of them.
+_EVIDENCE = 4
+
+
+class Progress:
+    """One line on stderr that is overwritten; silent where stderr is no terminal, or when told to be."""
+
+    def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._shown = not quiet and self._stream.isatty() and os.environ.get("TERM") != "dumb"
+
+    def __call__(self, message: str) -> None:
+        """Shows a message in place of the last one."""
+        if self._shown:
+            self._stream.write(f"\r\x1b[K{printable(message)[: WIDTH - 1]}")
+            self._stream.flush()
+
+    def clear(self) -> None:
+        """Leaves an empty line for what comes next."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+
+def note(message: str) -> None:
+    """A line for people that must not mix with a document on stdout."""
+    print(f"note: {printable(message)}", file=sys.stderr)
+
+
+def show_scan(scan: Scan, *, brief: bool = False) -> None:
+    """Prints one scan on stdout: the answers first, then (unless ``brief``) all that they rest on."""
+    out = _Page()
+    out.line(summary.title(scan), "bold")
+    if scan.engine is not None:
+        for question, answer in summary.answers(scan):
+            out.entry(f"  {question:<9}", answer)
+    if not brief:
+        _methods(out, scan)
+        _runners(out, scan)
+        _proposers(out, scan)
+        _verifiers(out, scan)
+        _trees(out, scan)
+        _options(out, scan)
+        _findings(out, scan.findings)
+        _environment(out, scan)
+        out.line()
+    for failure in scan.errors:
+        out.line(f"not examined: {failure.path + ': ' if failure.path else ''}{failure.error}", "red")
+    for item in scan.not_looked:
+        out.line(f"not looked at: {item.what} ({item.why})", "dim")
+    out.line()
+
+
+def show_paths(scan: Scan, paths: Iterable[Path]) -> None:
+    """Prints each hop from configuration to kernel, one path after the other."""
+    out = _Page()
+    out.line(summary.title(scan), "bold")
+    for path in paths:
+        out.heading(f"{path.method} on {path.runner}")
+        for condition in path.when:
+            out.entry("  if ", condition.text)
+        for number, hop in enumerate(path.hops, 1):
+            out.line(f"{number:4}  {hop.what:<9}  {hop.path}:{hop.line}")
+            out.line(f"{'':17}{hop.text}", "dim")
+    out.line()
+
+
+def _methods(out: _Page, scan: Scan) -> None:
+    found = summary.rows(scan)
+    if found:
+        out.heading("By default")
+        cells = [(row.method, row.runner, row.topology or "-", ", ".join(row.proposers) or "-") for row in found]
+        out.table(("method", "runner", "draft", "proposer"), cells)
+
+
+def _runners(out: _Page, scan: Scan) -> None:
+    if scan.runners:
+        out.heading("Runners")
+    for choice in summary.choices(scan.runners):
+        out.entry(f"  {choice.runner}  ", ("by default: " if choice.default else "") + ", ".join(choice.methods))
+        if len(choice.ways) > 1:
+            out.line("        if one of these holds")
+        for way in choice.ways:
+            out.entry("        - ", way or "always")
+        if choice.always:
+            out.entry("        and ", "; ".join(choice.always))
+
+
+def _proposers(out: _Page, scan: Scan) -> None:
+    if scan.proposers:
+        out.heading("Proposers")
+    for proposer in scan.proposers:
+        runner = f"{proposer.runner}, {proposer.reachable}" if proposer.reachable != "default" else proposer.runner
+        out.entry("  ", f"{proposer.name}  {proposer.topology}  ({runner})  {', '.join(proposer.methods)}", "bold")
+        out.line(f"      {proposer.path}:{proposer.line}")
+        for variant in proposer.variants:
+            out.entry("      ", variant.topology + summary.conditions(variant.when, " if "))
+        if proposer.reason:
+            out.entry("      ", proposer.reason)
+
+
+def _verifiers(out: _Page, scan: Scan) -> None:
+    if scan.verifiers:
+        out.heading("Verifiers")
+    for verifier in scan.verifiers:
+        state = ", ".join(filter(None, (verifier.role, verifier.runner, verifier.reachable)))
+        out.entry("  ", f"{verifier.name}  {verifier.walk}  ({state})", _WALK.get(verifier.walk, "bold"))
+        out.line(f"      {verifier.path}:{verifier.line}")
+        for variant in verifier.variants:
+            out.entry("      ", f"{variant.walk}, line {variant.line}" + summary.conditions(variant.when, ", if "))
+        if verifier.reason:
+            out.entry("      ", verifier.reason)
+
+
+def _trees(out: _Page, scan: Scan) -> None:
+    if scan.tree is None:
+        return
+    out.heading("Trees")
+    parts = (
+        ("is a tree drafted?", scan.tree.drafting),
+        ("does the target's attention mask one?", scan.tree.attention),
+        ("does the verifier walk one?", scan.tree.verification),
+    )
+    for question, part in parts:
+        out.line(f"  {question} {part.verdict}", "bold")
+        for text in (part.reason, summary.searched(part)):
+            if text:
+                out.entry("      ", text)
+        for evidence in part.evidence[:_EVIDENCE]:
+            out.entry("      ", summary.place(evidence))
+
+
+def _options(out: _Page, scan: Scan) -> None:
+    if scan.options:
+        out.heading("Speculative options")
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for option in scan.options:
+        why = option.reason or (summary.place(option.evidence[0]) if option.evidence else "")
+        name = option.name + (f" = {option.value}" if option.value else "")
+        groups.setdefault((name, option.status, why), []).append(
+            " on ".join(filter(None, (option.method, option.runner)))
+        )
+    for (name, status, why), who in groups.items():
+        where = ", ".join(filter(None, who))
+        out.entry("  ", f"{name}: {status}" + (f" ({where})" if where else ""), _OPTION.get(status))
+        if why:
+            out.entry("      ", why)
+
+
+def _findings(out: _Page, findings: Sequence[Finding]) -> None:
+    shown = [f for f in findings if f.status not in ("not-applicable", "not-found")]
+    if findings:
+        out.heading(f"Known defects ({len(findings)} rules, {len(findings) - len(shown)} do not apply)")
+    for finding in shown:
+        out.entry("  ", f"{finding.severity:<8} {finding.rule}: {finding.status}", _STATUS.get(finding.status))
+        for site in finding.sites[:_EVIDENCE]:
+            out.entry("           ", summary.place(site))
+        if finding.reason:
+            out.entry("           ", finding.reason)
+
+
+def _environment(out: _Page, scan: Scan) -> None:
+    facts = scan.environment
+    names = ("python", "torch", "cuda", "triton", "platform")
+    versions = [f"{name} {value}" for name in names if (value := getattr(facts, name))]
+    if versions or facts.gpus or scan.servers:
+        out.heading("Environment")
+    if versions:
+        out.entry("  ", ", ".join(versions))
+    for gpu in facts.gpus:
+        out.entry("  ", f"{gpu.name}, compute {gpu.capability}, driver {gpu.driver}, {gpu.memory_mib} MiB")
+    for server in scan.servers:
+        out.entry(f"  process {server.pid}: ", " ".join(server.argv))
+
+
+class _Page:
+    """stdout, 80 columns wide; every text is made printable on its way."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(width=WIDTH, highlight=False, emoji=False, markup=False)
+
+    def line(self, text: str = "", style: str | None = None) -> None:
+        """One line, however long: paths and code must stay whole to be copied."""
+        self._console.print(printable(text), style=style, soft_wrap=True)
+
+    def heading(self, text: str) -> None:
+        """An empty line and a title."""
+        self._console.print()
+        self.line(text, "bold underline")
+
+    def entry(self, lead: str, text: str, style: str | None = None) -> None:
+        """A paragraph that hangs behind its lead; words longer than a line stay whole."""
+        wrapped = textwrap.wrap(printable(text), WIDTH - len(lead), break_long_words=False, break_on_hyphens=False) or [
+            ""
+        ]
+        for number, part in enumerate(wrapped):
+            self.line((lead if number == 0 else " " * len(lead)) + part, style)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Columns as wide as their cells; the last one is wrapped into what is left of the line."""
+        widths = [max(len(row[at]) for row in [columns, *rows]) for at in range(len(columns) - 1)]
+        for number, row in enumerate([columns, *rows]):
+            lead = "  " + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
+            self.entry(lead, row[-1], "dim" if number == 0 else None)

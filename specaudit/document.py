@@ -1,0 +1,124 @@
+"""Scan documents: what is written and read as JSON. The same scan gives the same bytes.
+
+``specaudit/scan/1`` is one scan, ``specaudit/run/1`` several. Their JSON schemas are published in ``reports/`` and are
+made from the types of :mod:`specaudit.model` by :func:`json_schema`; fields may be added to them, never renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from specaudit.errors import ConfigurationError, UsageError
+from specaudit.model import Run, Scan
+
+SCAN = "specaudit/scan/1"
+RUN = "specaudit/run/1"
+
+
+def encode(document: Scan | Run) -> bytes:
+    """The document as indented JSON, ``schema`` first, with a final newline."""
+    return msgspec.json.format(msgspec.json.encode(_schema_first(document)), indent=2) + b"\n"
+
+
+def of_scans(scans: Iterable[Scan]) -> Scan | Run:
+    """One scan stays one; several become a run."""
+    found = tuple(scans)
+    return found[0] if len(found) == 1 else Run(found)
+
+
+def decode(data: bytes, name: str) -> Scan | Run:
+    """Reads a document; fields that this version does not know are ignored.
+
+    Args:
+        data: the JSON text.
+        name: where it came from, for messages.
+
+    Raises:
+        ConfigurationError: not JSON, another schema, or a field has the wrong type.
+    """
+    try:
+        schema = msgspec.json.decode(data, type=_Header).schema
+        if schema == RUN:
+            return msgspec.json.decode(data, type=Run)
+        if schema == SCAN:
+            return msgspec.json.decode(data, type=Scan)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as bad:
+        raise ConfigurationError(
+            f"{name} is no scan document: {bad}.", "Write one with `specaudit scan TARGET --json --output FILE`."
+        ) from bad
+    raise ConfigurationError(
+        f"{name} has the schema {schema!r}; this program reads {SCAN} and {RUN}.",
+        "Update specaudit, or scan again.",
+    )
+
+
+def load(path: Path) -> Scan | Run:
+    """Reads a document from a file.
+
+    Raises:
+        ConfigurationError: as :func:`decode`, or the file cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as bad:
+        raise ConfigurationError(f"{path} cannot be read: {bad.strerror}.", "Check the path.") from bad
+    return decode(data, str(path))
+
+
+def write(path: Path, data: bytes) -> None:
+    """Writes a file so that a reader sees the old one or the new one, never a half.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        if path.exists() and not path.is_file():  # /dev/stdout, a pipe
+            path.write_bytes(data)
+            return
+        handle, scratch = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            mode = path.stat().st_mode & 0o7777 if path.exists() else 0o644
+            os.chmod(scratch, mode)
+            os.replace(scratch, path)
+        except OSError:
+            os.unlink(scratch)
+            raise
+    except OSError as bad:
+        raise UsageError(f"{path} cannot be written: {bad.strerror}.", "Check the folder after --output.") from bad
+
+
+def json_schema(kind: type[Scan] | type[Run]) -> dict[str, Any]:
+    """The JSON schema of a document. Everything that we write is required; anything else is allowed."""
+    made = msgspec.json.schema(kind)
+    for definition in made["$defs"].values():
+        if definition.get("type") == "object" and "properties" in definition:
+            definition["required"] = sorted(definition["properties"])
+            for described in definition["properties"].values():
+                described.pop("default", None)
+    name = SCAN if kind is Scan else RUN
+    made["$defs"][kind.__name__]["properties"]["schema"] = {"const": name}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:{name.replace('/', ':')}",
+        "title": name,
+        **made,
+    }
+
+
+class _Header(msgspec.Struct):
+    schema: str = ""
+
+
+def _schema_first(document: Scan | Run) -> dict[str, Any]:
+    plain = msgspec.to_builtins(document)
+    if isinstance(document, Run):
+        plain["scans"] = [_schema_first(scan) for scan in document.scans]
+    return {"schema": plain.pop("schema"), **plain}

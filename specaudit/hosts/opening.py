@@ -1,0 +1,56 @@
+"""Target -> Host: which kind of host serves which kind of place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from specaudit.cache import Cache
+from specaudit.errors import TargetError
+from specaudit.hosts.base import Host
+from specaudit.model import Target
+from specaudit.targets import Kind, kind_of
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What hosts need beside the target.
+
+    ``wants`` tells which files will be read; ``progress`` is told what happens; ``consent`` is asked before a large
+    download.
+    """
+
+    cache: Cache
+    wants: Callable[[str], bool]
+    progress: Callable[[str], None]
+    consent: Callable[[str], bool]
+
+
+@contextmanager
+def opened(target: Target, means: Means) -> Iterator[Host]:
+    """The host of a target, closed afterwards.
+
+    Raises:
+        SpecauditError: the place does not exist or cannot be reached.
+    """
+    kind = kind_of(target.spec)
+    if kind is Kind.LOCAL:
+        from specaudit.hosts.local import LocalHost
+
+        yield LocalHost(target.python, means.cache)
+    elif kind is Kind.FOLDER:
+        from specaudit.hosts.folder import open_folder
+
+        yield open_folder(Path(target.spec[len("dir:") :]).expanduser(), target.spec, means.cache)
+    elif kind is Kind.WHEEL:
+        from specaudit.hosts.wheel import WheelHost
+
+        yield WheelHost(Path(target.spec[len("wheel:") :]).expanduser(), means.cache)
+    elif kind is Kind.RELEASE:
+        from specaudit.hosts.release import ReleaseHost
+
+        yield ReleaseHost(target.spec, means.wants, means.cache, means.progress, means.consent)
+    else:
+        raise TargetError(f"{target.spec}: machines are not reached yet.", "Use @local there.")

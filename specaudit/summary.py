@@ -1,0 +1,211 @@
+"""Scan -> the few sentences that answer it: which runner, which proposer, which verifier, tree or not, and why.
+
+Pure text, no layout: the terminal and the reports both start with these lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from specaudit.model import Condition, Evidence, Proposer, Runner, Scan, TreePart
+
+#: Walks of things that decide about acceptance; helpers and dispatchers only serve them.
+_DECIDES = ("tree", "linear", "block", "lossy", "synthetic", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class MethodRow:
+    """What one method takes by default: one line of the table that everybody reads first."""
+
+    method: str
+    runner: str
+    proposers: tuple[str, ...]
+    topology: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerChoice:
+    """A runner, the methods that take it, and when: one of ``ways``, and ``always`` besides."""
+
+    runner: str
+    default: bool
+    methods: tuple[str, ...]
+    always: tuple[str, ...]
+    ways: tuple[str, ...]
+
+
+def title(scan: Scan) -> str:
+    """Engine, version, origin, and whether its files are those that were published."""
+    engine = scan.engine
+    if engine is None:
+        return f"{scan.target.spec}: not examined"
+    changes = [
+        f"{len(paths)} {word}"
+        for word, paths in (
+            ("modified", engine.modified),
+            ("missing", engine.missing),
+            ("added", engine.added),
+            ("patched by specaudit", engine.patched),
+        )
+        if paths
+    ]
+    state = ", ".join(changes) if changes else "none differs from RECORD" if _has_record(scan) else "no RECORD"
+    return f"{engine.name} {engine.version or '(version unknown)'} · {engine.source} · {engine.files:,} files, {state}"
+
+
+def _has_record(scan: Scan) -> bool:
+    return scan.engine is not None and scan.engine.source.startswith(("dist", "wheel:"))
+
+
+def answers(scan: Scan) -> list[tuple[str, str]]:
+    """The first lines: (question, answer)."""
+    lines = [
+        ("runner", _runner_line(scan.runners)),
+        ("proposer", _proposer_line(scan)),
+        ("verifier", _verifier_line(scan)),
+    ]
+    if scan.tree is not None:
+        lines.append(("tree", _tree_line(scan)))
+        lines.append(("why", _why_line(scan)))
+    return lines
+
+
+def _runner_line(runners: Sequence[Runner]) -> str:
+    if not runners:
+        return "no runner of speculative decoding was found"
+    groups: dict[str, list[str]] = {}
+    for runner in runners:
+        if runner.default:
+            groups.setdefault(runner.runner, []).append(runner.method)
+    total = len({runner.method for runner in runners})
+    said = []
+    for label, methods in sorted(groups.items(), key=lambda item: -len(item[1])):
+        names = sorted(set(methods))
+        said.append(f"{label} by default for " + (_all(total) if len(names) == total else ", ".join(names)))
+    return "; ".join(said + _otherwise(runners))
+
+
+def _all(total: int) -> str:
+    return "its only method" if total == 1 else f"all {total} methods"
+
+
+def _otherwise(runners: Sequence[Runner]) -> list[str]:
+    """Per other runner, the one condition that by itself leads there for most methods."""
+    found: dict[str, dict[str, int]] = {}
+    for runner in runners:
+        if not runner.default and runner.when:
+            texts = found.setdefault(runner.runner, {})
+            first = next((c for c in runner.when if c.kind == "env"), runner.when[0])
+            texts[first.text] = texts.get(first.text, 0) + 1
+    return [f"{label} if {max(texts, key=lambda t: texts[t])}" for label, texts in sorted(found.items())]
+
+
+def _proposer_line(scan: Scan) -> str:
+    live = [p for p in scan.proposers if p.reachable != "dead"]
+    if not live:
+        return "none was found"
+    if len({p.name for p in live}) <= 2:
+        return "; ".join(f"{p.name} ({_topologies(p)}) {p.path}:{p.line}" for p in live)
+    counts: dict[str, int] = {}
+    for proposer in live:
+        counts[proposer.topology] = counts.get(proposer.topology, 0) + 1
+    kinds = ", ".join(f"{count} {topology}" for topology, count in sorted(counts.items(), key=lambda i: (-i[1], i[0])))
+    dead = len(scan.proposers) - len(live)
+    return f"{len(live)} classes: {kinds}" + (f"; {dead} more that nothing reaches" if dead else "")
+
+
+def _topologies(proposer: Proposer) -> str:
+    also = [v.topology + conditions(v.when, " if ") for v in proposer.variants if v.topology != proposer.topology]
+    return "; ".join([proposer.topology, *also])
+
+
+def _verifier_line(scan: Scan) -> str:
+    groups: dict[str, dict[str, list[str]]] = {}
+    for verifier in scan.verifiers:
+        if verifier.reachable != "dead" and verifier.role in ("kernel", "compiled") and verifier.walk in _DECIDES:
+            groups.setdefault(verifier.runner or "any runner", {}).setdefault(verifier.walk, []).append(verifier.name)
+    if not groups:
+        return "none was found"
+    return "; ".join(
+        f"{label}: " + ", ".join(f"{', '.join(dict.fromkeys(names))} ({walk})" for walk, names in walks.items())
+        for label, walks in sorted(groups.items())
+    )
+
+
+def _tree_line(scan: Scan) -> str:
+    assert scan.tree is not None
+    verified = scan.tree.verification.verdict == "tree-walk"
+    drafted, masked = scan.tree.drafting.verdict, scan.tree.attention.verdict
+    return (
+        f"{'yes' if verified else 'no'}: "
+        + {"none": "no tree is drafted", "static": "a static tree is drafted"}.get(
+            drafted, f"a {drafted} tree is drafted"
+        )
+        + "; target attention has "
+        + {"none": "no tree mask", "dead": "a tree mask that nothing passes"}.get(masked, f"a {masked} tree mask")
+        + "; "
+        + ("a verifier walks a tree" if verified else "no verifier walks a tree")
+    )
+
+
+def _why_line(scan: Scan) -> str:
+    assert scan.tree is not None
+    part = scan.tree.verification
+    if part.evidence:
+        return place(part.evidence[0])
+    return searched(part) or part.reason or "no search was recorded"
+
+
+def searched(part: TreePart) -> str:
+    """What was looked through before something was called absent; ``""`` when nothing is recorded."""
+    if part.searched is None:
+        return ""
+    search = part.searched
+    missed = "".join(f"; not looked at: {item.what} ({item.why})" for item in part.not_looked)
+    return f"{search.looked_at:,} candidates in {search.files:,} files: {search.asked}{missed}"
+
+
+def rows(scan: Scan) -> list[MethodRow]:
+    """One row per method, by name: what it takes by default."""
+    found = []
+    for method in sorted({runner.method for runner in scan.runners}):
+        label = next((r.runner for r in scan.runners if r.method == method and r.default), "")
+        proposers = [p for p in scan.proposers if method in p.methods and p.runner == label and p.reachable != "dead"]
+        drafts = dict.fromkeys(_topology_of(proposer, method) for proposer in proposers)
+        names = tuple(dict.fromkeys(proposer.name for proposer in proposers))
+        found.append(MethodRow(method, label or "depends", names, ", ".join(drafts)))
+    return found
+
+
+def _topology_of(proposer: Proposer, method: str) -> str:
+    """The topology that a method gets; a variant that names the method is what it gets."""
+    own = [variant.topology for variant in proposer.variants if method in variant.methods and not variant.when]
+    return own[0] if own else proposer.topology
+
+
+def choices(runners: Iterable[Runner]) -> list[RunnerChoice]:
+    """The same entries, those that differ in one condition brought together."""
+    by_way: dict[tuple[str, bool, tuple[Condition, ...]], list[str]] = {}
+    for runner in runners:
+        by_way.setdefault((runner.runner, runner.default, runner.when), []).append(runner.method)
+    groups: dict[tuple[str, bool, tuple[str, ...]], list[tuple[Condition, ...]]] = {}
+    for (label, default, when), methods in by_way.items():
+        groups.setdefault((label, default, tuple(methods)), []).append(when)
+    found = []
+    for (label, default, named), ways in groups.items():
+        always = [c.text for c in ways[0] if all(c in way for way in ways)] if len(ways) > 1 else []
+        different = tuple(" and ".join(c.text for c in way if c.text not in always) for way in ways)
+        found.append(RunnerChoice(label, default, named, tuple(always), different))
+    return found
+
+
+def conditions(when: Iterable[Condition], prefix: str = "") -> str:
+    """Conditions in words, joined by "and"; ``""`` when there are none."""
+    text = " and ".join(dict.fromkeys(condition.text for condition in when))
+    return prefix + text if text else ""
+
+
+def place(evidence: Evidence) -> str:
+    """``path:line  text``."""
+    return f"{evidence.path}:{evidence.line}  {evidence.text}"
