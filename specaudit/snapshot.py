@@ -84,15 +84,17 @@ def _facts(installation: Installation, manifest: Manifest) -> EngineFacts:
     here = {entry.path: entry.sha256 for entry in manifest.files}
     promised = installation.record
     unreadable = {failure.path for failure in manifest.errors}
+    patched = {path for path, sha in installation.patched.items() if here.get(path) == sha}
     return EngineFacts(
         name=installation.engine,
         version=installation.version,
         source=installation.source,
         digest=digest(here.items()),
         files=len(here),
-        modified=tuple(sorted(path for path, sha in here.items() if promised.get(path, sha) != sha)),
+        modified=tuple(sorted(p for p, sha in here.items() if promised.get(p, sha) != sha and p not in patched)),
         missing=tuple(sorted(path for path in promised if path not in here and path not in unreadable)),
-        added=tuple(sorted(path for path in here if path not in promised)) if promised else (),
+        added=tuple(sorted(p for p in here if p not in promised and p not in patched)) if promised else (),
+        patched=tuple(sorted(patched)),
     )
 
 

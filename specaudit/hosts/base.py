@@ -21,6 +21,7 @@ class Installation:
     ``root`` is the folder that holds the package (a site-packages or a checkout); opaque to everyone but its host.
     ``source`` is the scan document's ``engine.source``: dist | editable | dir | wheel:FILENAME | sdist.
     ``record`` maps package-relative paths to the SHA-256 (hex) that the wheel's RECORD promises; empty: none.
+    ``patched`` maps paths to the SHA-256 that ``specaudit patch`` gave them, as its journal there says.
     """
 
     engine: str
@@ -29,6 +30,7 @@ class Installation:
     source: str
     python: str = ""
     record: Mapping[str, str] = field(default_factory=dict)
+    patched: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from specaudit.cache import DerivedCache, NoCache
 from specaudit.errors import TargetError
 from specaudit.hosts.base import Installation, Manifest
 from specaudit.hosts.probe import files, installed, ops
+from specaudit.hosts.probe.applied import applied
 from specaudit.model import Environment, Failure, FileEntry, NotLooked, Server
 
 OPS_VERSION = 1
@@ -43,7 +44,10 @@ class FolderHost:
             engine, root = place["engine"], place["root"]
             self._notes[engine, root] = [NotLooked(what, why) for what, why in place["notes"]]
             record = installed.record(place["info"], engine) if place["source"] == "dist" else {}
-            found.append(Installation(engine, place["version"], root, place["source"], record=record))
+            patched = applied(root, engine)
+            found.append(
+                Installation(engine, place["version"], root, place["source"], record=record, patched=patched)
+            )
         return tuple(found)
 
     def manifest(self, installation: Installation) -> Manifest:

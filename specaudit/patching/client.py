@@ -5,32 +5,41 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from specaudit.errors import IntegrityError, PatchError, SpecauditError
+from specaudit.hosts.bundle import bundle
 
 if TYPE_CHECKING:
-    from specaudit.hosts.base import Answer, Machine
+    from specaudit.hosts.base import Answer
 
 State = Literal["clean", "patched", "interrupted", "busy"]
 
 #: Seconds for one request: a patch is a few hundred kB, but a network file system may take long to sync it.
 DEADLINE = 120.0
 
-_STORE = "specaudit.patching.agent_store"
+_AGENT = ("specaudit.patching.agent_store", "specaudit.patching.agent")
 
 
-@cache
-def script() -> str:
-    """The agent as one text: its two modules, the first put where the second's import statement finds it."""
-    folder = files("specaudit.patching")
-    store = folder.joinpath("agent_store.py").read_text(encoding="utf-8")
-    carried = f"import sys, types\nmodule = types.ModuleType({_STORE!r})\nsys.modules[{_STORE!r}] = module\n"
-    carried += f"exec(compile({store!r}, '<agent_store>', 'exec'), module.__dict__)\n"
-    agent = folder.joinpath("agent.py").read_text(encoding="utf-8")
-    return carried + f"exec(compile({agent!r}, '<agent>', 'exec'), globals())\n"
+class Caller(Protocol):
+    """What a machine must offer for the agent: see :class:`specaudit.hosts.base.Machine`."""
+
+    @property
+    def label(self) -> str:
+        """How the user named it."""
+        ...
+
+    def call(
+        self,
+        script: str,
+        request: Mapping[str, Any],
+        *,
+        blobs: Mapping[str, bytes] = ...,
+        python: str | None = None,
+        deadline: float = 60.0,
+    ) -> Answer:
+        """Runs a script there."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +97,7 @@ class AgentClient:
         python: interpreter that runs the agent; default the machine's own choice.
     """
 
-    def __init__(self, machine: Machine, root: str, engine: str, python: str | None = None) -> None:
+    def __init__(self, machine: Caller, root: str, engine: str, python: str | None = None) -> None:
         self.machine, self.root, self.engine, self.python = machine, root, engine, python
 
     def status(self) -> Standing:
@@ -135,7 +144,7 @@ class AgentClient:
 
     def _call(self, operation: str, blobs: Mapping[str, bytes] | None = None, /, **request: Any) -> Answer:
         whole = {"op": operation, "root": self.root, "engine": self.engine, **request}
-        answer = self.machine.call(script(), whole, blobs=blobs or {}, python=self.python, deadline=DEADLINE)
+        answer = self.machine.call(bundle(_AGENT), whole, blobs=blobs or {}, python=self.python, deadline=DEADLINE)
         error = answer.header.get("error")
         if error is not None:
             raise _error(self.machine.label, error, answer.blobs)

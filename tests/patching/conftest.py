@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from specaudit.hosts.base import Machine
 from specaudit.hosts.machine import PythonCaller
 from specaudit.hosts.shell import LocalShell
 from specaudit.patching.client import AgentClient
@@ -17,7 +15,7 @@ from tests.patching import tree
 
 def agent_of(root: Path, python: str | None = None, engine: str = "vllm") -> AgentClient:
     """The real agent, in a process of its own, for an engine on this machine."""
-    return AgentClient(cast(Machine, PythonCaller(LocalShell())), str(root), engine, python)
+    return AgentClient(PythonCaller(LocalShell()), str(root), engine, python)
 
 
 @pytest.fixture

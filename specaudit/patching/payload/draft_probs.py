@@ -73,8 +73,12 @@ class DraftProbs:
         self.requests = []
         counts = metadata.num_draft_tokens
         known = {r: self.rows.pop(r, None) for r in requests}
-        fits = {r: row for r, n in zip(requests, counts, strict=True) if (row := known[r]) and row[0].shape[0] >= n and n}
-        if not any(row[1].shape[-1] == width for row in fits.values()):
+        fits = {}
+        for request, count in zip(requests, counts, strict=True):
+            row = known[request]
+            if row is not None and count and row[0].shape[0] >= count and row[1].shape[-1] == width:
+                fits[request] = row
+        if not fits:
             return None
         drafts = metadata.draft_token_ids.long()
         certain = torch.zeros(drafts.shape[0], width, device=drafts.device)
@@ -82,7 +86,7 @@ class DraftProbs:
         start, parts = 0, []
         for request, count in zip(requests, counts, strict=True):
             part, row = certain[start : start + count], fits.get(request)
-            if row is not None and row[1].shape[-1] == width:
+            if row is not None:
                 same = row[0][:count] == drafts[start : start + count]
                 part = torch.where(same.unsqueeze(1), row[1][:count], part)
             parts.append(part)
