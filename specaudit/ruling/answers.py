@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from specaudit.model import Evidence
+from specaudit.model import Evidence, Search
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,8 @@ class Answer:
     """The outcome of one test.
 
     ``sites`` are places that show why it holds (or, negated, why not); ``asked`` says in words what was looked for;
-    ``files`` were searched; ``looked_at`` counts the things compared; ``notes`` are facts for the reason.
+    ``files`` were searched; ``looked_at`` counts the things compared; ``notes`` are facts for the reason; ``searched``
+    is the record of a search that somebody else made.
     """
 
     holds: bool
@@ -22,11 +23,12 @@ class Answer:
     files: frozenset[str] = frozenset()
     looked_at: int = 0
     notes: tuple[str, ...] = ()
+    searched: Search | None = None
 
     def negated(self) -> Answer:
         """The opposite; what spoke for the inner test speaks against this one, so it is no site of it."""
         sites = () if not self.holds else self.sites
-        return Answer(not self.holds, sites, f"not ({self.asked})", self.files, self.looked_at, self.notes)
+        return replace(self, holds=not self.holds, sites=sites, asked=f"not ({self.asked})")
 
 
 def joined(holds: bool, answers: Iterable[Answer], word: str) -> Answer:
@@ -40,4 +42,5 @@ def joined(holds: bool, answers: Iterable[Answer], word: str) -> Answer:
         frozenset().union(*(part.files for part in parts)),
         sum(part.looked_at for part in parts),
         tuple(dict.fromkeys(note for part in speaking for note in part.notes)),
+        next((part.searched for part in parts if part.searched), None),
     )

@@ -36,6 +36,7 @@ from specaudit.ruling.rule import (
 )
 
 MAX_SITES = 20
+MAX_SYMBOLS = 5
 _RELATIONS: dict[type, Callable[[Ground, Any, tuple[Place, ...]], Answer]] = {
     Match: relations.match,
     Uses: relations.uses,
@@ -67,7 +68,7 @@ def evaluate(
         except (RuntimeError, RecursionError, MemoryError) as bad:
             reason = f"could not be evaluated: {type(bad).__name__}: {str(bad).partition(chr(10))[0]}"
             failures.append(Failure(rule.name, f"rule {rule.id} {reason}"))
-            findings.append(_finding(rule, "not-found", (), (), None, reason))
+            findings.append(_finding(rule, ground, "not-found", reason=reason))
     return tuple(findings), tuple(failures)
 
 
@@ -75,37 +76,41 @@ def judge(rule: Rule, ground: Ground) -> Finding:
     """The status of one rule, with its sites or with the record of the search."""
     engine = ground.index.snapshot.engine.name
     if rule.engine != engine:
-        return _finding(rule, "not-applicable", (), (), None, f"the rule is about {rule.engine}, this is {engine}")
+        return _finding(rule, ground, "not-applicable", reason=f"the rule is about {rule.engine}, this is {engine}")
     here = _here(ground, rule.subject)
     if rule.applies is not None:
         answer = ask(rule.applies, ground, here)
         if not answer.holds:
             reason = "what the defect needs is not in this engine"
-            return _finding(rule, "not-applicable", (), answer.sites, _search(ground, answer), _with(reason, answer))
+            return _finding(rule, ground, "not-applicable", (), _search(ground, answer), _with(reason, answer))
     if rule.subject is not None and not here.places:
         return _missing(rule, ground, rule.subject)
     return _status(rule, ground, here)
 
 
 def _status(rule: Rule, ground: Ground, here: Here) -> Finding:
-    places = here.places
-    home = tuple(ground.evidence(p.path, p.line) for p in places) if rule.subject and _is_named(rule.subject) else ()
+    home = _home(rule, ground, here)
     present = ask(rule.present, ground, here)
     if present.holds:
-        return _finding(rule, "present", places, present.sites or home, _search(ground, present), _with("", present))
+        return _finding(rule, ground, "present", present.sites or home, _search(ground, present), _with("", present))
     if rule.partial is not None:
         partial = ask(rule.partial, ground, here)
         if partial.holds:
-            return _finding(
-                rule, "partial", places, partial.sites or home, _search(ground, partial), _with("", partial)
-            )
+            sites = partial.sites or home
+            return _finding(rule, ground, "partial", sites, _search(ground, partial), _with("", partial))
     if rule.fixed is not None:
         fixed = ask(rule.fixed, ground, here)
         if not fixed.holds:
             reason = "the code is there, in neither the defective nor the corrected shape that the rule describes"
-            return _finding(rule, "not-found", places, home, _search(ground, fixed), _with(reason, fixed))
-        return _finding(rule, "fixed", places, fixed.sites or home, _search(ground, present), _with("", fixed))
-    return _finding(rule, rule.otherwise, places, present.sites or home, _search(ground, present), _with("", present))
+            return _finding(rule, ground, "not-found", home, _search(ground, fixed), _with(reason, fixed))
+        return _finding(rule, ground, "fixed", fixed.sites or home, _search(ground, present), _with("", fixed))
+    return _finding(rule, ground, rule.otherwise, present.sites or home, _search(ground, present), _with("", present))
+
+
+def _home(rule: Rule, ground: Ground, here: Here) -> tuple[Evidence, ...]:
+    """Where to point when a test rests on absence: nodes of the rule's ``evidence``, else the definitions."""
+    shown = relations.match(ground, Match(rule.evidence), here.places).sites if rule.evidence else ()
+    return shown or tuple(ground.evidence(p.path, p.line) for p in here.places if p.definition)
 
 
 def _missing(rule: Rule, ground: Ground, subject: Subject) -> Finding:
@@ -116,7 +121,7 @@ def _missing(rule: Rule, ground: Ground, subject: Subject) -> Finding:
     if broken:
         reason += f"; {len(broken)} of the files could not be read as Python ({', '.join(broken[:3])})"
     status: Status = "not-found" if broken else rule.missing
-    return _finding(rule, status, (), (), ground.index.searched(files, asked, len(files)), reason)
+    return _finding(rule, ground, status, (), ground.index.searched(files, asked, len(files)), reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +178,10 @@ def _exists(ground: Ground, at: Subject) -> Answer:
     return Answer(bool(places), sites, str(at), frozenset(files), len(files))
 
 
-def _is_named(subject: Subject) -> bool:
-    return bool(subject.classes or subject.functions)
-
-
 def _search(ground: Ground, answer: Answer) -> Search | None:
     """The record of what was looked through, for an answer that rests on absence."""
-    if not answer.files:
-        return None
+    if answer.searched or not answer.files:
+        return answer.searched
     return ground.index.searched(answer.files, answer.asked, answer.looked_at)
 
 
@@ -190,14 +191,14 @@ def _with(reason: str, answer: Answer) -> str:
 
 def _finding(
     rule: Rule,
+    ground: Ground,
     status: Status,
-    places: tuple[Place, ...],
-    sites: tuple[Evidence, ...],
-    searched: Search | None,
-    reason: str,
+    sites: tuple[Evidence, ...] = (),
+    searched: Search | None = None,
+    reason: str = "",
 ) -> Finding:
-    symbol = ", ".join(dict.fromkeys(place.symbol for place in places if place.definition)) or _symbol(rule)
     shown = tuple(sorted(sites, key=lambda site: (site.path, site.line)))[:MAX_SITES]
+    symbol = _symbol(rule, ground, shown)
     return Finding(
         rule=rule.id,
         severity=rule.severity,
@@ -214,12 +215,18 @@ def _finding(
     )
 
 
-def _symbol(rule: Rule) -> str:
+def _symbol(rule: Rule, ground: Ground, sites: tuple[Evidence, ...]) -> str:
+    """The innermost definitions that hold the sites; without sites, what the subject names."""
+    found: dict[str, None] = {}
+    for site in sites:
+        around = [d for d in ground.index.outline(site.path).definitions if d.first <= site.line <= d.end]
+        if around:
+            found[max(around, key=lambda d: d.first).qualname] = None
+    if found:
+        return ", ".join(list(found)[:MAX_SYMBOLS])
     subject = rule.subject
-    if subject is None:
-        return ""
-    owner = "|".join(subject.classes)
-    return ".".join(part for part in (owner, "|".join(subject.functions)) if part)
+    names = ("|".join(subject.classes), "|".join(subject.functions)) if subject else ()
+    return ".".join(name for name in names if name)
 
 
 def fingerprint(rule: str, symbol: str, sites: Iterable[Evidence]) -> str:

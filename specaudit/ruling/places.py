@@ -135,7 +135,8 @@ class Ground:
         if not subject.classes and not subject.functions:
             yield from (Place(path) for path in files)
         elif not subject.functions:
-            yield from self._named(files, subject.classes, "class")
+            found = self._named(files, subject.classes, "class")
+            yield from dict.fromkeys(one for p in found for one in self.chain(p)) if subject.chain else found
         elif not subject.classes:
             yield from self._named(files, subject.functions, "function")
         else:

@@ -6,12 +6,13 @@ an engine.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from specaudit.index import Call
 from specaudit.model import Evidence
-from specaudit.ruling.answers import Answer
+from specaudit.ruling.answers import Answer, joined
 from specaudit.ruling.places import Ground, Place, matches_name
 from specaudit.ruling.rule import (
     Declares,
@@ -53,7 +54,7 @@ def uses(ground: Ground, test: Uses, places: Places) -> Answer:
     sites: list[Evidence] = []
     looked = 0
     for name in test.names:
-        shape = {"any": [{"kind": kind, "regex": f"^{name}$"} for kind in ("identifier", "string_content")]}
+        shape = {"any": [{"kind": kind, "regex": f"^{re.escape(name)}$"} for kind in ("identifier", "string_content")]}
         for place, node in _nodes(ground, places, {name.encode()}):
             looked += 1
             sites.extend(_site(ground, place, one) for one in find_all(node, shape))
@@ -127,13 +128,6 @@ def writers(ground: Ground, test: Writers, places: Places) -> Answer:
                 names.append(writer)
                 known = matches_name(writer, test.within)
                 (inside if known else outside).append(ground.evidence(path, assign.line))
-        for call in ground.index.outline(path).calls:
-            if any(key == test.attribute for key, _ in call.keywords):
-                looked += 1
-                writer = call.scope.rpartition(".")[2] or path
-                names.append(writer)
-                known = matches_name(writer, test.within)
-                (inside if known else outside).append(ground.evidence(path, call.line))
     note = f"written by {', '.join(sorted(set(names)))}" if names else f"nothing writes {test.attribute}"
     asked = f"writers of .{test.attribute} other than {', '.join(test.within)}"
     return Answer(not outside, _unique(outside or inside), asked, _paths(places), looked, (note,))
@@ -174,27 +168,41 @@ def _given(call: Call, parameter: str, position: int | None) -> bool:
 
 
 def difference(ground: Ground, test: Difference) -> Answer:
-    """Values that are in the first set and not in the second."""
-    of, of_answer = _values(ground, test.of)
-    minus, minus_answer = _values(ground, test.minus)
+    """Values that are in one of the first sets and in none of the second."""
+    of, of_answer = _union(ground, test.of)
+    minus, minus_answer = _union(ground, test.minus)
     left = sorted(of - minus)
-    note = f"{', '.join(left)} only in the first of {len(of)} and {len(minus)} values" if left else "no value is left"
-    asked = f"values of ({of_answer.asked}) that are not among ({minus_answer.asked})"
+    note = (
+        f"{', '.join(left)}: among {len(of)} values, not among the other {len(minus)}" if left else "no value is left"
+    )
+    asked = f"values of ({of_answer.asked}) that are not in ({minus_answer.asked})"
     files = of_answer.files | minus_answer.files
     return Answer(bool(left), of_answer.sites, asked, files, len(of) + len(minus), (note,))
 
 
-def _values(ground: Ground, values: Values) -> tuple[set[str], Answer]:
-    if values.shape is None or values.at is None:
-        return set(values.literals), Answer(True, asked=", ".join(values.literals))
-    found = set(values.literals)
+def _union(ground: Ground, sets: tuple[Values, ...]) -> tuple[set[str], Answer]:
+    found: set[str] = set()
+    answers: list[Answer] = []
+    for values in sets:
+        found.update(values.literals)
+        if values.literals:
+            answers.append(Answer(True, asked=", ".join(values.literals)))
+        if values.shape is not None and values.at is not None:
+            texts, answer = _strings(ground, values.shape, ground.places(values.at))
+            found |= texts
+            answers.append(answer)
+    return found, joined(True, answers, "and")
+
+
+def _strings(ground: Ground, shape: Shape, places: Places) -> tuple[set[str], Answer]:
+    """String literals in nodes of the shape."""
+    found: set[str] = set()
     sites: list[Evidence] = []
-    places = ground.places(values.at)
-    for place, node in _nodes(ground, places, needles(values.shape)):
-        for one in find_all(node, values.shape):
+    for place, node in _nodes(ground, places, needles(shape)):
+        for one in find_all(node, shape):
             sites.append(_site(ground, place, one))
             found.update(text.text() for text in find_all(one, {"kind": "string_content"}))
-    return found, Answer(bool(sites), _unique(sites), f"strings in {_brief(values.shape)}", _paths(places), len(sites))
+    return found, Answer(True, _unique(sites), f"strings in {_brief(shape)}", _paths(places), len(sites))
 
 
 def order(ground: Ground, test: Order, places: Places) -> Answer:
@@ -271,8 +279,7 @@ def verdict(ground: Ground, test: Verdict) -> Answer:
     }
     part = parts[test.part]
     note = f"{test.part}: {part.verdict}" + (f" ({part.reason})" if part.reason else "")
-    searched = part.searched.looked_at if part.searched else 0
-    return Answer(part.verdict in test.among, part.evidence, asked, frozenset(), searched, (note,))
+    return Answer(part.verdict in test.among, part.evidence, asked, notes=(note,), searched=part.searched)
 
 
 # --- helpers --------------------------------------------------------------------------------------------------------

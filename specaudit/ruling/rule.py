@@ -20,16 +20,19 @@ class Subject:
 
     ``files`` are globs of package-relative paths (``**`` crosses folders). With ``classes`` and ``functions`` a
     function is a method of the class or, where the class does not define it, of the nearest class that it inherits
-    from. Names may hold ``*``. ``line`` is where the document says so.
+    from. With ``chain`` a class stands for itself and every class that it inherits from. Names may hold ``*``. ``line``
+    is where the document says so.
     """
 
     files: tuple[str, ...] = EVERYWHERE
     classes: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
+    chain: bool = False
     line: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         names = [f"class {' or '.join(self.classes)}"] if self.classes else []
+        names += ["with the classes that it inherits from"] if self.chain else []
         names += [f"function {' or '.join(self.functions)}"] if self.functions else []
         where = f"in {', '.join(self.files)}" if self.files != EVERYWHERE else "anywhere in the package"
         return f"{', '.join(names)} {where}" if names else f"files {', '.join(self.files)}"
@@ -103,10 +106,10 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Some value of ``of`` is not among those of ``minus``."""
+    """Some value of the sets ``of`` is in none of the sets ``minus``."""
 
-    of: Values
-    minus: Values
+    of: tuple[Values, ...]
+    minus: tuple[Values, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +229,8 @@ class Rule:
 
     Statuses, in this order: ``applies`` does not hold: not-applicable. The subject is missing: ``missing``. ``present``
     holds: present. ``partial`` holds: partial. ``fixed`` is given and does not hold: not-found (the code is there, in a
-    shape that nobody has described yet). Otherwise ``otherwise``.
+    shape that nobody has described yet). Otherwise ``otherwise``. ``evidence`` is what to point at where the deciding
+    test rests on absence.
     """
 
     id: str
@@ -246,6 +250,7 @@ class Rule:
     partial: Test | None = None
     fixed: Test | None = None
     otherwise: Status = "fixed"
+    evidence: Shape | None = None
     reach: tuple[Condition, ...] = ()
     notes: str = ""
     examples: tuple[Example, ...] = ()

@@ -41,7 +41,8 @@ STATUSES: tuple[Status, ...] = ("present", "partial", "fixed", "not-applicable",
 RUNNERS = ("v1", "v2")
 _KEYS = (
     "id", "title", "severity", "engine", "methods", "runners", "symptom", "cause", "references", "remedy", "notes",
-    "applies", "subject", "missing", "present", "partial", "fixed", "otherwise", "reach", "examples", "mutations",
+    "applies", "subject", "missing", "present", "partial", "fixed", "otherwise", "evidence", "reach",
+    "examples", "mutations",
 )  # fmt: skip
 _NEEDED = ("id", "title", "severity", "methods", "runners", "symptom", "cause", "remedy", "present", "examples")
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -82,6 +83,7 @@ def read_rule(text: str, name: str, source: Literal["packaged", "user"] = "packa
         partial=_test(keys["partial"]) if "partial" in keys else None,
         fixed=_test(keys["fixed"]) if "fixed" in keys else None,
         otherwise=_status(keys, "otherwise", "fixed"),
+        evidence=read_shape(keys["evidence"]) if "evidence" in keys else None,
         reach=tuple(_condition(node) for node in keys["reach"].items("conditions")) if "reach" in keys else (),
         notes=_text(keys, "notes").strip(),
         examples=_examples(keys["examples"], subject),
@@ -168,13 +170,16 @@ def _globs(node: Node) -> tuple[str, ...]:
 
 
 def _subject(node: Node) -> Subject:
-    keys = node.mapping(("files", "class", "function"))
+    keys = node.mapping(("files", "class", "function", "chain"))
+    if "chain" in keys and ("class" not in keys or "function" in keys):
+        raise node.wrong("`chain` is about a class alone")
     if not keys:
         raise node.wrong("a subject needs files, class or function")
     return Subject(
         files=_globs(keys["files"]) if "files" in keys else ("**",),
         classes=_names(keys["class"], "class name") if "class" in keys else (),
         functions=_names(keys["function"], "function name") if "function" in keys else (),
+        chain="chain" in keys and keys["chain"].value is True,
         line=node.line,
     )
 
@@ -220,6 +225,10 @@ def _flows(node: Node, at: Subject | None) -> Test:
     return Flows(read_shape(keys["from"]), read_shape(keys["to"]), at)
 
 
+def _sets(node: Node) -> tuple[Values, ...]:
+    return tuple(_values(item) for item in node.items("sets")) if isinstance(node.value, tuple) else (_values(node),)
+
+
 def _values(node: Node) -> Values:
     keys = node.mapping(("literals", "strings", "at"))
     if "strings" in keys and "at" not in keys:
@@ -235,7 +244,7 @@ def _values(node: Node) -> Values:
 
 def _difference(node: Node, at: Subject | None) -> Test:
     keys = node.mapping(("of", "minus"), ("of", "minus"))
-    return Difference(_values(keys["of"]), _values(keys["minus"]))
+    return Difference(_sets(keys["of"]), _sets(keys["minus"]))
 
 
 def _verdict(node: Node, at: Subject | None) -> Test:
