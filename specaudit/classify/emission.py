@@ -11,9 +11,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from specaudit.classify.code import Code, Symbol, dotted, expression
-from specaudit.classify.conditions import Formula, conj
+from specaudit.classify.conditions import Formula, conj, literals
 from specaudit.classify.symbolic import Reader, Scope, Walk, calls
 from specaudit.model import Evidence
 
@@ -27,21 +28,32 @@ _DEPTH = 8
 
 #: What a value is made of: ``given`` (handed in by the caller), ``picked`` (one token per position), ``several`` (more
 #: than one candidate per position), ``ranked`` (chosen among candidates by their scores), ``kept`` (state of the object),
-#: ``made`` (computed otherwise); of a run, ``pair``: its result is taken apart at once.
+#: ``made`` (computed otherwise). Of a run, ``pair``: its result is taken apart at once. Of a test: the settings it asks for.
 Origin = frozenset[str]
 NOTHING: Origin = frozenset()
 
 
+#: ``run`` of the draft model, ``return`` of a value, step ``loop``, ``write`` into kept state, ``unpack`` of a run's result;
+#: and what only a trace shows: ``enter`` (a call), ``def`` (what it enters), ``kernel`` (a launch), ``test`` (on a setting),
+#: ``value`` (a step towards what is returned).
+Kind = Literal["run", "return", "loop", "write", "unpack", "enter", "def", "kernel", "test", "value"]
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something the entry does under ``when``; ``loop`` is the line of the step loop around it (0: none)."""
+    """Something the entry does under ``when``.
 
-    kind: str  # "run" | "return" | "loop" | "write" | "unpack"
+    ``loop`` is the step loop around it; ``aside`` says that it stands in a branch off the main path (an early exit that only
+    the running program decides).
+    """
+
+    kind: Kind
     when: Formula
     path: str
     line: int
     loop: tuple[str, int] | None = None
     origin: Origin = NOTHING
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +77,8 @@ class _Frame:
     bound: dict[str, list[Symbol]] = field(default_factory=dict)
     ran: set[str] = field(default_factory=set)
     loops: list[tuple[int, int, bool]] = field(default_factory=list)
+    towards: frozenset[int] = frozenset()
+    walk: Walk | None = None
 
 
 class Emission:
@@ -75,6 +89,7 @@ class Emission:
         self.code: Code = reader.code
         self.runs = frozenset(runs)
         self._known: dict[tuple[str, str, str, str], Summary] = {}
+        self._handed: dict[tuple[str, str], dict[str, list[Symbol]]] = {}
 
     def of(self, cls: Symbol, entry: str) -> Summary | None:
         """The summary of the entry method of a class; ``None`` when the class has no such method."""
@@ -96,16 +111,27 @@ class Emission:
         frame.names = {p: frozenset({"given"}) for p in method.definition.params if p not in ("self", "cls")}
         frame.loops = [(n.lineno, n.end_lineno or n.lineno, _counted(n)) for n in ast.walk(node) if isinstance(n, (ast.For, ast.While))]
 
+        frame.towards = _towards(node)
+
         def visit(statement: ast.stmt, path: Formula, here: Scope) -> None:
             self._statement(statement, path, frame, depth)
 
-        Walk(self.reader, visit).run(node, Scope(method.path, method.qualname, cls))
+        frame.walk = Walk(self.reader, visit)
+        frame.walk.run(node, Scope(method.path, method.qualname, cls))
         return Summary(tuple(frame.events), frozenset(frame.returned))
 
     def _statement(self, statement: ast.stmt, path: Formula, frame: _Frame, depth: int) -> None:
         for call in calls(statement):
             self._called(call, path, frame, depth, pair=_unpacked(statement) is call)
+            if isinstance(statement, ast.Expr) and statement.value is call:
+                self._filled(call, path, frame, depth)
+        if statement.lineno in frame.towards and isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr)):
+            frame.events.append(self._event("value", path, statement.lineno, frame))
         match statement:
+            case ast.If() if frame.walk is not None:
+                options = frozenset(x.condition.option for x in literals(frame.walk.test) if x.condition is not None)
+                if options:
+                    frame.events.append(self._event("test", path, statement.lineno, frame, options))
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     self._store(target, value, path, frame, depth)
@@ -142,19 +168,21 @@ class Emission:
             case ast.Attribute(value=ast.Name(id="self"), attr=attr):
                 frame.events.append(self._event("write", path, target.lineno, frame, found | {f".{attr}"}))
 
-    def _event(self, kind: str, when: Formula, line: int, frame: _Frame, origin: Origin = NOTHING) -> Event:
+    def _event(self, kind: Kind, when: Formula, line: int, frame: _Frame, origin: Origin = NOTHING) -> Event:
         around = [first for first, last, counted in frame.loops if counted and first < line <= last]
         loop = (frame.method.path, around[0]) if around else None
-        return Event(kind, when, frame.method.path, line, loop, origin)
+        return Event(kind, when, frame.method.path, line, loop, origin, frame.walk.aside if frame.walk is not None else False)
 
     # --- calls
 
     def _called(self, call: ast.Call, path: Formula, frame: _Frame, depth: int, *, pair: bool) -> None:
         methods = self._meant(call.func, frame)
         for method in methods:
-            self._inline(self._summary(frame.cls, method, depth + 1), call.lineno, path, frame)
+            self._enter(method, self._summary(frame.cls, method, depth + 1), call.lineno, path, frame)
         if methods:
             return
+        if isinstance(call.func, ast.Subscript) and isinstance(call.func.value, ast.Name):
+            frame.events.append(self._event("kernel", path, call.lineno, frame))
         if self._is_run(call, frame):
             inner = self._kept_class(call.func, frame)
             forward = self.code.method(inner, "forward") if inner is not None else None
@@ -162,14 +190,64 @@ class Emission:
                 self._inline(self._summary(inner, forward, depth + 1), call.lineno, path, frame)
             else:
                 frame.events.append(self._event("run", path, call.lineno, frame, frozenset({"pair"}) if pair else NOTHING))
+        elif isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Attribute) and self._replayed(call.func.value, frame):
+            for method in self._replayed(call.func.value, frame):
+                self._enter(method, self._summary(frame.cls, method, depth + 1), call.lineno, path, frame)
         elif isinstance(call.func, ast.Attribute) and call.func.attr in self.runs:
             self._run_by_name(call, call.func.attr, path, frame, depth)
+
+    def _filled(self, call: ast.Call, path: Formula, frame: _Frame, depth: int) -> None:
+        """A function, or a method of a kept object, that is called for what it writes into the tensors handed to it."""
+        match call.func:
+            case ast.Name(id=name) if any(dotted(a).startswith("self.") for a in call.args):
+                found = self.code.resolve(frame.method.path, frame.method.qualname, name)
+                steps = self._function(found, depth) if found is not None and found.definition.kind == "function" else ()
+            case ast.Attribute(value=ast.Attribute(value=ast.Name(id="self")) as kept, attr=attr):
+                inner = self._kept_class(kept, frame)
+                found = self.code.method(inner, attr) if inner is not None else None
+                summary = self._summary(inner, found, depth + 1) if inner is not None and found is not None else Summary()
+                steps = tuple(e for e in summary.events if e.kind in ("kernel", "enter", "def") and not e.aside)
+                steps = steps if any(e.kind == "kernel" for e in steps) else ()
+            case _:
+                return
+        if found is not None and steps:
+            frame.events.append(self._event("enter", path, call.lineno, frame))
+            frame.events.append(replace(self._event("def", path, found.definition.line, frame), path=found.path))
+            frame.events.extend(replace(e, when=conj((path, e.when))) for e in steps)
+
+    def _function(self, function: Symbol, depth: int) -> tuple[Event, ...]:
+        """The launches of a plain function, and the functions of its file whose results it uses."""
+        out: list[Event] = []
+        if depth > _DEPTH:
+            return ()
+        for call in self.code.index.outline(function.path).calls:
+            if call.scope != function.qualname:
+                continue
+            if call.func.endswith("]") and call.func.partition("[")[0].isidentifier():
+                out.append(Event("kernel", True, function.path, call.line))
+                continue
+            inner = self.code.definition(function.path, call.func)
+            if inner is not None and inner.definition.kind == "function":
+                out.append(Event("enter", True, function.path, call.line))
+                out.append(Event("def", True, function.path, inner.definition.line))
+        return tuple(out)
+
+    def _enter(self, method: Symbol, summary: Summary, line: int, path: Formula, frame: _Frame) -> None:
+        """A call of a method of the same object: shown when it does anything that counts, or leads to what is returned."""
+        leads = line in frame.towards
+        if leads or any(e.kind in ("run", "kernel", "loop") for e in summary.events):
+            frame.events.append(self._event("enter", path, line, frame))
+            entered = self._event("def", path, method.definition.line, frame)
+            frame.events.append(replace(entered, path=method.path))
+        shown = summary if leads else replace(summary, events=tuple(e for e in summary.events if e.kind != "value"))
+        self._inline(shown, line, path, frame)
 
     def _inline(self, summary: Summary, line: int, path: Formula, frame: _Frame) -> None:
         here = self._event("run", path, line, frame)
         for event in summary.events:
             if event.kind != "return":
-                frame.events.append(replace(event, when=conj((path, event.when)), loop=event.loop or here.loop))
+                inner = replace(event, when=conj((path, event.when)), loop=event.loop or here.loop, aside=event.aside or here.aside)
+                frame.events.append(inner)
 
     def _meant(self, func: ast.expr, frame: _Frame) -> list[Symbol]:
         """The methods of the same object that a call may mean, those bound to a name before included."""
@@ -226,6 +304,21 @@ class Emission:
                 if found is not None and found.definition.kind == "class":
                     return found
         return None
+
+    def _replayed(self, kept: ast.Attribute, frame: _Frame) -> list[Symbol]:
+        """The methods that were handed to the kept object before (for capture): a call of it runs them again."""
+        if not self._is_module(kept, frame):
+            return []
+        known = self._handed.setdefault((frame.cls.path, frame.cls.qualname), {})
+        if not known:
+            known[""] = []
+            for owner in self.code.bases(frame.cls):
+                for call in self.code.index.outline(owner.path).calls:
+                    if call.scope.startswith(f"{owner.qualname}.") and call.func.startswith("self.") and call.func.count(".") == 2:
+                        handed = (a for a in call.args if a.startswith("self.") and a[5:].isidentifier())
+                        found = [m for a in handed if (m := self.code.method(frame.cls, a[5:])) and not m.definition.decorators]
+                        known.setdefault(call.func.split(".")[1], []).extend(found)
+        return known.get(kept.attr, [])
 
     def _run_by_name(self, call: ast.Call, name: str, path: Formula, frame: _Frame, depth: int) -> None:
         """A run through a method of the model; its body is followed when the arguments tell which class's it is."""
@@ -296,6 +389,48 @@ class Emission:
     def evidence(self, event: Event) -> Evidence:
         """The line of an event."""
         return self.code.index.evidence(event.path, event.line)
+
+
+def _towards(node: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[int]:
+    """Lines of the statements that the returned value comes from, followed through what keeps a value as it is."""
+    stored: dict[str, list[tuple[int, ast.expr]]] = {}
+    wanted: set[str] = set()
+    for inner in ast.walk(node):
+        match inner:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    for part in ast.walk(target):
+                        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                            stored.setdefault(part.id, []).append((inner.lineno, value))
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[value])):
+                stored.setdefault(name, []).append((inner.lineno, value))
+            case ast.Return(value=ast.expr() as value):
+                wanted |= _kept_names(value)
+    lines: set[int] = set()
+    seen: set[str] = set()
+    while wanted - seen:
+        name = min(wanted - seen)
+        seen.add(name)
+        for line, value in stored.get(name, ()):
+            lines.add(line)
+            wanted |= _kept_names(value)
+    return frozenset(lines)
+
+
+def _kept_names(node: ast.expr) -> set[str]:
+    """Names whose value reaches the result unchanged."""
+    match node:
+        case ast.Name(id=name):
+            return {name}
+        case ast.Attribute(value=inner) | ast.Subscript(value=inner) | ast.ListComp(elt=inner) | ast.Starred(value=inner):
+            return _kept_names(inner)
+        case ast.List(elts=elts) | ast.Tuple(elts=elts):
+            return set().union(*(_kept_names(e) for e in elts))
+        case ast.IfExp(body=body, orelse=orelse):
+            return _kept_names(body) | _kept_names(orelse)
+        case ast.Call(func=ast.Attribute(value=inner, attr=attr), args=args) if attr in _KEEPING:
+            return _kept_names(inner) | set().union(*(_kept_names(a) for a in args[:1]))
+    return set()
 
 
 def _counted(node: ast.AST) -> bool:

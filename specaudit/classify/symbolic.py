@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from specaudit.classify.code import Code, Field, Symbol, dotted, expression
-from specaudit.classify.conditions import Formula, conj, disj, negate, usual
+from specaudit.classify.conditions import Formula, conj, disj, literals, negate, usual
 from specaudit.classify.values import (
     Cases,
     Const,
@@ -496,6 +496,8 @@ class Walk:
     def __init__(self, reader: Reader, visit: Visitor) -> None:
         self.reader = reader
         self.visit = visit
+        self.test: Formula = True  # of the ``if`` that is visited now
+        self.aside = False  # inside a branch that leaves the function and that no setting decides
 
     def run(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope, path: Formula = True) -> Formula:
         """Visits everything; returns the formula of falling off the end. Names are tracked in ``scope`` (copied)."""
@@ -508,6 +510,11 @@ class Walk:
         for statement in body:
             if path is False:
                 break
+            if isinstance(statement, ast.If):
+                self.test = f = self.reader.truth(statement.test, here.scope)
+                self.visit(statement, path, here.scope)
+                path = self._if(f, statement.body, statement.orelse, replace(here, path=path))
+                continue
             self.visit(statement, path, here.scope)
             path = self._statement(statement, replace(here, path=path))
         return path
@@ -516,8 +523,6 @@ class Walk:
         match statement:
             case ast.Return() | ast.Raise():
                 return False
-            case ast.If(test=test, body=body, orelse=orelse):
-                return self._if(self.reader.truth(test, here.scope), body, orelse, here)
             case ast.With(body=body) | ast.AsyncWith(body=body):
                 return self._block(body, here)
             case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
@@ -545,7 +550,10 @@ class Walk:
     def _if(self, f: Formula, body: list[ast.stmt], orelse: list[ast.stmt], here: _Here) -> Formula:
         yes = replace(here, path=conj((here.path, f)), guard=conj((here.guard, f)))
         no = replace(here, path=conj((here.path, negate(f))), guard=conj((here.guard, negate(f))))
+        before = self.aside
+        self.aside = before or (_leaves(body) and not isinstance(f, bool) and all(x.condition is None for x in literals(f)))
         after_yes = self._block(body, yes) if yes.path is not False else False
+        self.aside = before
         after_no = self._block(orelse, no) if no.path is not False else False
         if after_yes == yes.path and after_no == no.path:
             return here.path
@@ -568,6 +576,10 @@ class Walk:
         elif attr == "extend":
             more = self.reader.truth(arg, here.scope)
             here.names[name] = Truth(disj((before.formula, conj((here.guard, more)))))
+
+
+def _leaves(body: list[ast.stmt]) -> bool:
+    return isinstance(body[-1], (ast.Return, ast.Raise, ast.Continue))
 
 
 def _is_fallback(node: ast.expr) -> bool:
