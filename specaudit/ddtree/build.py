@@ -27,7 +27,6 @@ from .layout import MAX_HORIZON, MAX_NODES, MAX_VOCABULARY, Table, Tree
 
 CHUNK = 8192  # logits a program of _scan reads
 SCAN_WARPS = 4
-SELECT_WARPS = 4
 LINK_ROWS = 32  # rows a program of _link writes
 LINK_WARPS = 4
 
@@ -42,6 +41,11 @@ def fanout(nodes: int) -> Fanout:
     if nodes <= 128:
         return Fanout(16, 16)
     return Fanout(8, 16) if nodes <= 256 else Fanout(8, 8)
+
+
+def select_warps(top: int) -> int:
+    """Enough threads to keep a sort of `top` times a group size in registers."""
+    return 4 if top <= 64 else 8 if top <= 128 else 16
 
 
 # ---- stage one ----
@@ -113,7 +117,7 @@ def _select(
     vocabulary,
     supers,
     splits,
-    N: tl.constexpr,
+    N,
     GROUP: tl.constexpr,
     FAN: tl.constexpr,
     TOP: tl.constexpr,  # N rounded up to a power of two, at least 2, as the sorts need
@@ -210,8 +214,8 @@ def _grow(
     scores_ptr,
     num_rows_ptr,  # [B]
     spine,
-    K: tl.constexpr,
-    N: tl.constexpr,
+    K,
+    N,
     K_POW2: tl.constexpr,
     N_POW2: tl.constexpr,
 ):
@@ -289,7 +293,7 @@ def _grow(
 
 
 @triton.jit
-def _offer(logprobs_ptr, bonus_ptr, score, depth, rank, changed, K: tl.constexpr, N: tl.constexpr):
+def _offer(logprobs_ptr, bonus_ptr, score, depth, rank, changed, K, N):
     """Ordered bits of the score of each changed row's child of that rank."""
     inside = changed & (depth < K) & (rank < N)
     step = tl.load(logprobs_ptr + depth * N + rank, mask=inside, other=float("-inf"))
@@ -309,15 +313,15 @@ def _link(
     first_child_ptr,
     next_sibling_ptr,
     ancestors_ptr,  # [B, R, W]
-    K: tl.constexpr,
-    N: tl.constexpr,
-    W: tl.constexpr,
+    K,
+    N,
+    W,
     ROWS: tl.constexpr,
     ALL_ROWS: tl.constexpr,  # R rounded up to a power of two
     WORDS: tl.constexpr,  # W rounded up
 ):
     b = tl.program_id(0)
-    R: tl.constexpr = N + 1
+    R = N + 1
     num_rows = tl.load(num_rows_ptr + b)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     inside = row < R
@@ -344,7 +348,7 @@ def _link(
 
 
 @triton.jit
-def _store_ancestors(parents_ptr, ancestors_ptr, row, inside, W: tl.constexpr, WORDS: tl.constexpr):
+def _store_ancestors(parents_ptr, ancestors_ptr, row, inside, W, WORDS: tl.constexpr):
     """Climb from every row to its root, setting the bits on the way."""
     word = tl.arange(0, WORDS)[None, :]
     bits = tl.zeros((row.shape[0], WORDS), tl.int32)
@@ -356,7 +360,7 @@ def _store_ancestors(parents_ptr, ancestors_ptr, row, inside, W: tl.constexpr, W
 
 
 @triton.jit
-def _ancestors(parents_ptr, ancestors_ptr, R, W: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr):
+def _ancestors(parents_ptr, ancestors_ptr, R, W, ROWS: tl.constexpr, WORDS: tl.constexpr):
     b = tl.program_id(0)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     _store_ancestors(parents_ptr + b * R, ancestors_ptr + b * R * W, row, row < R, W, WORDS)
@@ -389,10 +393,9 @@ def draft_table(logits: Tensor, nodes: int, temperature: Tensor | None = None, o
     top = max(2, triton.next_power_of_2(nodes))
     _select[(rows,)](
         logits, temperature, groups_max, supers_max, partial, out.logprobs, out.ids, out.lse,
-        *strides, horizon, vocabulary, supers, splits,
-        N=nodes, GROUP=size.group, FAN=size.fan, TOP=top,
-        SUPERS=max(triton.next_power_of_2(supers), top), SPLITS=triton.next_power_of_2(splits),
-        num_warps=SELECT_WARPS,
+        *strides, horizon, vocabulary, supers, splits, nodes,
+        GROUP=size.group, FAN=size.fan, TOP=top, SUPERS=max(triton.next_power_of_2(supers), top),
+        SPLITS=triton.next_power_of_2(splits), num_warps=select_warps(top),
     )  # fmt: skip
     return out
 
@@ -409,14 +412,15 @@ def best_first(
     out = out or Tree.empty(batch, nodes, horizon, table.logprobs.device)
     rows, words = nodes + 1, out.ancestors.shape[2]
     _grow[(batch,)](
-        table.logprobs, budgets, depth_bonus, out.parents, out.depths, out.ranks, out.scores, out.num_rows, spine,
-        K=horizon, N=nodes, K_POW2=triton.next_power_of_2(horizon), N_POW2=triton.next_power_of_2(nodes), num_warps=1,
+        table.logprobs, budgets, depth_bonus, out.parents, out.depths, out.ranks, out.scores, out.num_rows,
+        spine, horizon, nodes,
+        K_POW2=triton.next_power_of_2(horizon), N_POW2=triton.next_power_of_2(nodes), num_warps=1,
     )  # fmt: skip
     _link[(batch, triton.cdiv(rows, LINK_ROWS))](
         table.ids, out.parents, out.depths, out.ranks, out.num_rows,
-        out.tokens, out.first_child, out.next_sibling, out.ancestors,
-        K=horizon, N=nodes, W=words, ROWS=LINK_ROWS,
-        ALL_ROWS=triton.next_power_of_2(rows), WORDS=triton.next_power_of_2(words), num_warps=LINK_WARPS,
+        out.tokens, out.first_child, out.next_sibling, out.ancestors, horizon, nodes, words,
+        ROWS=LINK_ROWS, ALL_ROWS=triton.next_power_of_2(rows), WORDS=triton.next_power_of_2(words),
+        num_warps=LINK_WARPS,
     )  # fmt: skip
     return out
 
@@ -439,6 +443,6 @@ def ancestor_mask(parents: Tensor, out: Tensor) -> Tensor:
     batch, rows = parents.shape
     words = out.shape[2]
     _ancestors[(batch, triton.cdiv(rows, LINK_ROWS))](
-        parents, out, rows, W=words, ROWS=LINK_ROWS, WORDS=triton.next_power_of_2(words), num_warps=4
+        parents, out, rows, words, ROWS=LINK_ROWS, WORDS=triton.next_power_of_2(words), num_warps=4
     )
     return out

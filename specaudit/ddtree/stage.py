@@ -53,7 +53,7 @@ def _stage(
     out_next_sibling_ptr,
     out_ancestors_ptr,  # [B, R, W]
     R,
-    W: tl.constexpr,
+    W,
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
 ):
@@ -104,6 +104,6 @@ def stage(tree: Tree, slots: Tensor, row_starts: Tensor, out: Tree) -> Tree:
     names = ("num_rows", "tokens", "parents", "depths", "ranks", "scores", "first_child", "next_sibling", "ancestors")
     _stage[(out.batch, triton.cdiv(rows, ROWS))](
         slots, row_starts, *(getattr(tree, n) for n in names), *(getattr(out, n) for n in names),
-        rows, W=words, ROWS=ROWS, WORDS=triton.next_power_of_2(words), num_warps=1,
+        rows, words, ROWS=ROWS, WORDS=triton.next_power_of_2(words), num_warps=1,
     )  # fmt: skip
     return out

@@ -38,7 +38,7 @@ def _walk(
     splits,
     R,
     D,
-    W: tl.constexpr,
+    W,
     ROWS: tl.constexpr,  # R rounded up to a power of two, at least 32
     DEPTHS: tl.constexpr,  # 1 + D rounded up
     SPLITS: tl.constexpr,  # splits rounded up
@@ -210,7 +210,7 @@ def _launch(
     _walk[(tree.batch,)](
         target, tokens, row_starts, tree.num_rows, tree.parents, tree.depths, tree.ancestors,
         out.accepted, out.emitted, out.num_accepted, out.num_emitted, best, best_id, splits, rows, depth,
-        W=tree.ancestors.shape[2], ROWS=padded, DEPTHS=triton.next_power_of_2(1 + depth),
+        tree.ancestors.shape[2], ROWS=padded, DEPTHS=triton.next_power_of_2(1 + depth),
         SPLITS=triton.next_power_of_2(splits), num_warps=warps(padded),
     )  # fmt: skip
 

@@ -83,11 +83,9 @@ def core_kernels() -> list[Kernel]:
     """The kernels as build, walk, commit and stage launch them at N = 64, K = 15, V = 151,936, bfloat16 logits."""
     from specaudit.ddtree import build, commit, stage, walk
 
-    sizes = {"K": 15, "N": 64}
-    words = {"W": 3, "WORDS": 4}
     scan = pointers("*bf16", "logits_ptr group_ptr super_ptr") | pointers("*fp32", "temperature_ptr partial_ptr")
     scan |= integers("batch_stride position_stride horizon vocabulary supers")
-    table = pointers("*fp32", "logprobs_ptr lse_ptr") | pointers("*i32", "ids_ptr") | integers("splits")
+    table = pointers("*fp32", "logprobs_ptr lse_ptr") | pointers("*i32", "ids_ptr") | integers("splits N")
     tree = "num_rows_ptr tokens_ptr parents_ptr depths_ptr ranks_ptr first_child_ptr next_sibling_ptr ancestors_ptr"
     walked = pointers("*i32", "accepted_ptr emitted_ptr num_accepted_ptr num_emitted_ptr row_starts_ptr")
     flat = pointers("*i32", "target_ptr tokens_ptr")
@@ -97,27 +95,28 @@ def core_kernels() -> list[Kernel]:
         Kernel(
             build._select,
             scan | table,
-            {"N": 64, "TOP": 64, "GROUP": 16, "FAN": 16, "SUPERS": 1024, "SPLITS": 32},
-            build.SELECT_WARPS,
+            {"TOP": 64, "GROUP": 16, "FAN": 16, "SUPERS": 1024, "SPLITS": 32},
+            build.select_warps(64),
         ),
         Kernel(
             build._grow,
-            pointers("*i32", tree + " budgets_ptr") | pointers("*fp32", "logprobs_ptr scores_ptr") | integers("spine"),
-            sizes | {"bonus_ptr": None, "K_POW2": 16, "N_POW2": 64},
+            pointers("*i32", tree + " budgets_ptr") | pointers("*fp32", "logprobs_ptr scores_ptr")
+            | integers("spine K N"),
+            {"bonus_ptr": None, "K_POW2": 16, "N_POW2": 64},
             1,
         ),
         Kernel(
             build._link,
-            pointers("*i32", tree + " table_ids_ptr"),
-            sizes | words | {"ROWS": build.LINK_ROWS, "ALL_ROWS": 128},
+            pointers("*i32", tree + " table_ids_ptr") | integers("K N W"),
+            {"ROWS": build.LINK_ROWS, "ALL_ROWS": 128, "WORDS": 4},
             build.LINK_WARPS,
         ),
-        Kernel(build._ancestors, pointers("*i32", tree) | integers("R"), words | {"ROWS": build.LINK_ROWS}, 4),
+        Kernel(build._ancestors, pointers("*i32", tree) | integers("R W"), {"ROWS": build.LINK_ROWS, "WORDS": 4}, 4),
         Kernel(
             walk._walk,
             walked | flat | pointers("*i32", tree + " best_id_ptr") | pointers("*fp32", "best_ptr")
-            | integers("splits R D"),
-            {"W": 3, "ROWS": 128, "DEPTHS": 16, "SPLITS": 16},
+            | integers("splits R D W"),
+            {"ROWS": 128, "DEPTHS": 16, "SPLITS": 16},
             walk.warps(128),
         ),
         Kernel(
@@ -151,8 +150,8 @@ def core_kernels() -> list[Kernel]:
         Kernel(
             stage._stage,
             pointers("*i32", tree + " slots_ptr row_starts_ptr") | pointers("*fp32", "scores_ptr") | out
-            | integers("R"),
-            words | {"ROWS": stage.ROWS},
+            | integers("R W"),
+            {"ROWS": stage.ROWS, "WORDS": 4},
             1,
         ),
     ]  # fmt: skip

@@ -24,7 +24,8 @@ from specaudit.ddtree import kernels, reference
 from specaudit.ddtree.layout import Table, pack_bits, unpack_bits
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-NODES = st.integers(1, 100) if torch.cuda.is_available() else st.integers(1, 9)  # the interpreter sorts slowly
+# Each power of two is a compilation on a GPU, and sorts are slow in the interpreter.
+NODES = st.sampled_from([1, 2, 7, 16, 33]) if torch.cuda.is_available() else st.integers(1, 9)
 
 
 def assert_same_table(actual: Table, expected: Table) -> None:

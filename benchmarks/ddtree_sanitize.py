@@ -1,0 +1,82 @@
+"""Every DDTree kernel once, small, for compute-sanitizer; with --stock only Triton's own reductions and sorts.
+
+PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck  python benchmarks/ddtree_sanitize.py
+compute-sanitizer --tool racecheck python benchmarks/ddtree_sanitize.py            (and again with --stock)
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from specaudit.ddtree import kernels
+from specaudit.ddtree.layout import KVCaches, Tree, Walk, uniform_row_starts
+
+CUDA = torch.device("cuda")
+
+
+@triton.jit
+def stock(x_ptr, keys_ptr, out_ptr, top_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    x = tl.load(x_ptr + at)
+    tl.store(out_ptr, tl.sum(x, axis=0) + tl.max(x, axis=0))
+    tl.store(top_ptr + tl.arange(0, 64), tl.topk(tl.load(keys_ptr + at), 64))
+
+
+def run_stock() -> None:
+    x, keys = torch.randn(1024, device=CUDA), torch.randperm(1024, device=CUDA)
+    stock[(4,)](x, keys, torch.empty(1, device=CUDA), torch.empty(64, dtype=torch.int64, device=CUDA), SIZE=1024)
+
+
+def run_ours(batch: int, horizon: int, vocabulary: int, nodes: int) -> None:
+    """Sizes that are multiples of nothing: an access past an end then leaves its allocation."""
+    logits = torch.randn(batch, horizon, vocabulary, device=CUDA).bfloat16()
+    budgets = torch.tensor([nodes, 0, -1, 5][:batch], dtype=torch.int32, device=CUDA)
+    temperature = torch.ones(batch, device=CUDA)
+    tree = kernels.build(logits, nodes, temperature, budgets, 2, torch.zeros(horizon, device=CUDA))
+    rows = nodes + 1
+    starts = uniform_row_starts(batch, rows, CUDA)
+    staged = Tree.empty(batch, nodes, horizon, CUDA)
+    kernels.stage(tree, torch.arange(batch, dtype=torch.int32, device=CUDA), starts, staged)
+    kernels.write_positions(torch.arange(batch * rows, device=CUDA), staged, starts)
+    kernels.ancestor_mask(tree.parents, torch.empty_like(tree.ancestors))
+    tokens = staged.tokens.flatten()
+    walk = kernels.greedy_walk(torch.randn(batch * rows, vocabulary, device=CUDA), tokens, staged, starts)
+    kernels.walk(agreeing(staged), tokens, staged, starts, walk)
+    kernels.linear_walk(agreeing(staged), tokens, starts, horizon, None, Walk.empty(batch, horizon, CUDA))
+    storage = torch.randn(6, -(-batch * rows // 4), 4, 3, 8, device=CUDA).bfloat16()
+    mapping = torch.randperm(batch * rows, device=CUDA)
+    kernels.commit_kv(KVCaches.of(list(storage)), mapping, walk, starts)
+    hidden = torch.randn(batch * rows, 37, device=CUDA).bfloat16()
+    kernels.commit_rows(
+        hidden, walk, starts, torch.empty(batch, 1 + walk.accepted.shape[1], 37, device=CUDA).bfloat16()
+    )
+    kernels.commit_rows(hidden, walk, starts)
+
+
+def agreeing(tree: Tree) -> Tensor:
+    """Target tokens that lead to the deepest last node of each tree."""
+    target = torch.zeros_like(tree.tokens)
+    for b in range(tree.batch):
+        row = int(tree.depths[b].argmax())
+        while row > 0:
+            parent = int(tree.parents[b, row])
+            target[b, parent] = tree.tokens[b, row]
+            row = parent
+    return target.flatten()
+
+
+if __name__ == "__main__":
+    if "--stock" in sys.argv:
+        run_stock()
+    else:
+        run_ours(4, 3, 8999, 21)
+        run_ours(1, 15, 20_001, 64)
+    torch.cuda.synchronize()
+    print("ran", "stock reductions" if "--stock" in sys.argv else "every kernel")
