@@ -1,9 +1,9 @@
 """The same tests on a GPU and, without one, in Triton's interpreter on the CPU.
 
 Tests marked `gpu` need the real thing (graph capture, the profiler, full-size vocabularies), those marked `toy` a pair
-of trained models that is not in the repository (toy.py says where it is looked for), those marked `long` more minutes on
-a CPU than a test run should take. What cannot run is skipped and named in pytest's summary, which the project's
-configuration always asks for (-ra): a summary of our own would be lost with parallel workers.
+of trained models that is not in the repository (toy.py says where it is looked for), those marked `long` more minutes
+on a CPU than a test run should take. What cannot run is skipped and named in pytest's summary, which the project's
+configuration always asks for (-ra); a summary written here would be lost with parallel workers.
 """
 
 from __future__ import annotations

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from torch import Tensor
+
 from specaudit.ddtree import attention
 from specaudit.ddtree import attention_reference as reference
 from specaudit.ddtree.layout import pack_bits, words_of
-from torch import Tensor
 
 # Triton 3.6's interpreter makes an int of an array of one element in every loop.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning")
