@@ -68,7 +68,7 @@ class Step:
         widths = torch.randint(0, ROWS + 1, (BATCH,), generator=g)
         put(self.row_starts, torch.cat([torch.zeros(1, dtype=torch.int64), widths.cumsum(0)]))
         logits = torch.randn(BATCH * ROWS, VOCABULARY, generator=g)
-        logits[:, self.draft_logits[int(self.slots[0]), 0].argmax()] += 2  # some agreement
+        logits[:, self.draft_logits[int(self.slots[0]), 0].argmax()] += 5  # some agreement
         put(self.target_logits, logits)
         put(self.positions, torch.randint(0, 1000, self.positions.shape, generator=g))
         put(self.slot_mapping, torch.randperm(16 * 16, generator=g)[: BATCH * ROWS])
