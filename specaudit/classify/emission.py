@@ -9,13 +9,14 @@ its ``forward`` is followed instead.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from specaudit.classify.code import Code, Symbol, dotted, expression
 from specaudit.classify.conditions import Formula, conj, literals
 from specaudit.classify.symbolic import Reader, Scope, Walk, calls
+from specaudit.index import Call
 from specaudit.model import Evidence
 
 # Ways to hand a tensor or list on that keep its values.
@@ -89,7 +90,7 @@ class Emission:
         self.code: Code = reader.code
         self.runs = frozenset(runs)
         self._known: dict[tuple[str, str, str, str], Summary] = {}
-        self._handed: dict[tuple[str, str], dict[str, list[Symbol]]] = {}
+        self._handed: dict[tuple[str, str], dict[str, list[tuple[Symbol, tuple[str, int]]]]] = {}
 
     def of(self, cls: Symbol, entry: str) -> Summary | None:
         """The summary of the entry method of a class; ``None`` when the class has no such method."""
@@ -191,8 +192,12 @@ class Emission:
             else:
                 frame.events.append(self._event("run", path, call.lineno, frame, frozenset({"pair"}) if pair else NOTHING))
         elif isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Attribute) and self._replayed(call.func.value, frame):
-            for method in self._replayed(call.func.value, frame):
-                self._enter(method, self._summary(frame.cls, method, depth + 1), call.lineno, path, frame)
+            for method, place in self._replayed(call.func.value, frame):
+                summary = self._summary(frame.cls, method, depth + 1)
+                if any(e.kind in ("run", "kernel") for e in summary.events):
+                    frame.events.append(self._event("enter", path, call.lineno, frame))
+                    frame.events.append(replace(self._event("enter", path, place[1], frame), path=place[0]))
+                self._enter(method, summary, call.lineno, path, frame)
         elif isinstance(call.func, ast.Attribute) and call.func.attr in self.runs:
             self._run_by_name(call, call.func.attr, path, frame, depth)
 
@@ -305,20 +310,27 @@ class Emission:
                     return found
         return None
 
-    def _replayed(self, kept: ast.Attribute, frame: _Frame) -> list[Symbol]:
-        """The methods that were handed to the kept object before (for capture): a call of it runs them again."""
+    def _replayed(self, kept: ast.Attribute, frame: _Frame) -> list[tuple[Symbol, tuple[str, int]]]:
+        """The methods that were handed to the kept object (for capture), and where: a call of it runs them again."""
         if not self._is_module(kept, frame):
             return []
-        known = self._handed.setdefault((frame.cls.path, frame.cls.qualname), {})
-        if not known:
-            known[""] = []
+        key = frame.cls.path, frame.cls.qualname
+        if key not in self._handed:
+            self._handed[key] = {}
             for owner in self.code.bases(frame.cls):
                 for call in self.code.index.outline(owner.path).calls:
                     if call.scope.startswith(f"{owner.qualname}.") and call.func.startswith("self.") and call.func.count(".") == 2:
-                        handed = (a for a in call.args if a.startswith("self.") and a[5:].isidentifier())
-                        found = [m for a in handed if (m := self.code.method(frame.cls, a[5:])) and not m.definition.decorators]
-                        known.setdefault(call.func.split(".")[1], []).extend(found)
-        return known.get(kept.attr, [])
+                        found = self._handed_in(frame.cls, owner.path, call)
+                        self._handed[key].setdefault(call.func.split(".")[1], []).extend(found)
+        return self._handed[key].get(kept.attr, [])
+
+    def _handed_in(self, cls: Symbol, path: str, call: Call) -> Iterator[tuple[Symbol, tuple[str, int]]]:
+        """The methods among the arguments of a call, with the line of each argument."""
+        for argument in call.args:
+            method = self.code.method(cls, argument[5:]) if argument.startswith("self.") else None
+            if method is not None and not method.definition.decorators:
+                lines = self.code.index.lines(path)[call.line - 1 : call.line + 20]
+                yield method, (path, call.line + next((i for i, text in enumerate(lines) if argument in text), 0))
 
     def _run_by_name(self, call: ast.Call, name: str, path: Formula, frame: _Frame, depth: int) -> None:
         """A run through a method of the model; its body is followed when the arguments tell which class's it is."""

@@ -92,9 +92,12 @@ class Methods:
             self._settings[name] = {**filled, **known}
         return self._settings[name]
 
-    def at(self, f: Formula, name: str, more: Mapping[str, str | None] | None = None) -> Formula:
-        """The formula for that method; ``more`` are further settings, which count first."""
-        f = given(f, {**self.settings(name), **(more or {})})
+    def at(
+        self, f: Formula, name: str, more: Mapping[str, str | None] | None = None, *, open_to: frozenset[str] = frozenset()
+    ) -> Formula:
+        """The formula for that method; ``more`` are further settings, which count first; ``open_to`` are left undecided."""
+        known = {**self.settings(name), **(more or {})}
+        f = given(f, {option: value for option, value in known.items() if option not in open_to})
         told = dict(self.detections)
         return assume(f, lambda lit: (told[lit.key] == name) == lit.holds if lit.key in told else None)
 

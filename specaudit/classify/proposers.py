@@ -40,6 +40,16 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
+class _Way:
+    """How far the search for a proposer's class has come: the tests and lines behind it, and where the object is kept."""
+
+    formula: Formula = True
+    tests: tuple[Evidence, ...] = ()
+    via: tuple[Evidence, ...] = ()
+    attribute: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """A proposer of the report with the site it was found at and, per method, the formula that leads to it."""
 
@@ -70,11 +80,9 @@ class Proposers:
             places = [a for a in outline.assigns if a.scope.startswith(f"{anchor.cls}.") and a.target.isidentifier()]
         for scope in dict.fromkeys(a.scope for a in places):
             lines = {a.line: a.target.removeprefix("self.") for a in places if a.scope == scope}
-            yield from self._made_in(anchor, anchor.path, scope, lines, True, (), ())
+            yield from self._made_in(anchor, anchor.path, scope, lines, _Way())
 
-    def _made_in(
-        self, anchor: RunnerAnchor, path: str, scope: str, lines: Mapping[int, str], around: Formula, tests: tuple[Evidence, ...], via: tuple[Evidence, ...]
-    ) -> Iterator[Site]:
+    def _made_in(self, anchor: RunnerAnchor, path: str, scope: str, lines: Mapping[int, str], way: _Way) -> Iterator[Site]:
         """The sites among the statements at ``lines`` of one function (all returns when ``lines`` is empty)."""
         function = self.code.definition(path, scope)
         node = self.code.function(function) if function is not None else None
@@ -88,17 +96,18 @@ class Proposers:
                 continue
             for call in calls(statement):
                 made = self.code.resolve(path, scope, dotted(call.func))
-                attribute = lines.get(statement.lineno, "")
-                formula = conj((around, place.formula(self.reader, here)))
-                passed = (*tests, *self._tests(place, path))
+                attribute = lines.get(statement.lineno, way.attribute)
+                formula = conj((way.formula, place.formula(self.reader, here)))
+                passed = (*way.tests, *self._tests(place, path))
                 if made is not None and made.definition.kind == "class" and self._drafts(made, anchor):
-                    yield Site(anchor, made, made, path, call.lineno, formula, passed, via, attribute)
+                    yield Site(anchor, made, made, path, call.lineno, formula, passed, way.via, attribute)
                 elif made is not None and made.definition.kind == "function" and formula is not False:
-                    step = (*via, self.index.evidence(path, call.lineno), self.index.evidence(made.path, made.definition.line))
-                    inner = list(self._made_in(anchor, made.path, made.qualname, {}, formula, passed, step)) if lines else []
+                    step = (*way.via, self.index.evidence(path, call.lineno), self.index.evidence(made.path, made.definition.line))
+                    further = _Way(formula, passed, step, attribute)
+                    inner = list(self._made_in(anchor, made.path, made.qualname, {}, further)) if lines else []
                     yield from inner
                     if lines and not inner and self._user_class(made):
-                        yield Site(anchor, None, made, path, call.lineno, formula, passed, via, attribute)
+                        yield Site(anchor, None, made, path, call.lineno, formula, passed, way.via, attribute)
 
     def _tests(self, place: Guarded, path: str) -> tuple[Evidence, ...]:
         return tuple(self.index.evidence(path, test.lineno) for test, _ in place.tests)

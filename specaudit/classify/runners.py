@@ -235,14 +235,14 @@ class RunnerChoice:
             plain = quiet(usual(f))
             lines = self.evidence(label)
             for way in alternatives(plain):
-                when = stated((*way, *default_way(_with(f, way))))
+                when = stated((*way, *default_way(fixed(f, way))))
                 defaults.append(Runner(method, label, True, when, lines))
             if plain is not True:
                 others.extend(Runner(method, label, False, stated(way), lines) for way in deviations(f) if _needs_setting(stated(way)))
         return (*defaults, *dict.fromkeys(others))
 
 
-def _with(f: Formula, way: tuple[Lit, ...]) -> Formula:
+def fixed(f: Formula, way: tuple[Lit, ...]) -> Formula:
     """The formula when those literals hold."""
     signs = {lit.key: lit.holds for lit in way}
     return assume(f, lambda lit: signs[lit.key] == lit.holds if lit.key in signs else None)

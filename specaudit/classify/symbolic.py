@@ -595,7 +595,9 @@ def _about_model(path: str) -> bool:
 class Locals(Mapping[str, Value]):
     """The names of a function that are assigned once, evaluated when asked for: for reading a long function in parts."""
 
-    def __init__(self, reader: Reader, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
+    def __init__(
+        self, reader: Reader, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope, bound: Mapping[str, Value]
+    ) -> None:
         self._reader = reader
         self._scope = replace(scope, names=self)
         found: dict[str, list[ast.expr]] = {}
@@ -608,7 +610,7 @@ class Locals(Mapping[str, Value]):
                 case ast.AugAssign(target=ast.Name(id=name)) | ast.For(target=ast.Name(id=name)):
                     found.setdefault(name, []).extend([ast.Constant(None)] * 2)
         self._values = {name: values[0] for name, values in found.items() if len(values) == 1}
-        self._known: dict[str, Value] = {}
+        self._known: dict[str, Value] = {name: value for name, value in bound.items() if name not in found}
 
     def __getitem__(self, name: str) -> Value:
         if name not in self._known:
@@ -618,18 +620,20 @@ class Locals(Mapping[str, Value]):
         return self._known[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._values
+        return name in self._values or name in self._known
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter({**self._values, **self._known})
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len({**self._values, **self._known})
 
 
-def local(reader: Reader, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> Scope:
-    """The scope with the names that the function assigns once."""
-    return replace(scope, names=Locals(reader, node, scope))
+def local(
+    reader: Reader, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope, bound: Mapping[str, Value] | None = None
+) -> Scope:
+    """The scope with the names that the function assigns once, and what is known of its parameters."""
+    return replace(scope, names=Locals(reader, node, scope, bound or {}))
 
 
 @dataclass(frozen=True, slots=True)
