@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from specaudit.hosts.machine import PythonCaller
 from specaudit.hosts.ssh.config import SshOptions
 from specaudit.hosts.ssh.connection import Connector
 from specaudit.hosts.ssh.shell import SshShell
-from tests.hosts.sshd import Sshd, keygen, public
+from tests.hosts.sshd import Sshd, keygen, public, run
+
+WHOAMI = "import os\ndef main(request, blobs):\n    return {'uid': os.getuid()}, {}\n"
 
 
 @dataclass(frozen=True)
@@ -69,16 +77,17 @@ class Client:
         self._blocks: list[str] = []
         self._closing: list[Connector | SshShell] = []
 
-    def host(self, name: str, server: Sshd, trust: bool = True, **settings: str) -> str:
-        """Adds ``Host name``; its key becomes known."""
+    def host(self, name: str, server: Sshd, **settings: str) -> str:
+        """Adds ``Host name``; its key becomes known, unless one of its address is already."""
         lines = {
             "HostName": "127.0.0.1", "Port": str(server.port), "User": "root", "IdentityFile": str(self.keys.user),
             "IdentitiesOnly": "yes", "IdentityAgent": "none", **settings,
         }  # fmt: skip
         self._blocks.append(f"Host {name}\n" + "".join(f"  {key} {value}\n" for key, value in lines.items()))
-        if trust:
+        place = f"[127.0.0.1]:{server.port} "
+        if place not in self.known_hosts.read_text():
             with self.known_hosts.open("a") as file:
-                file.write(f"[127.0.0.1]:{server.port} {public(server.host_keys[0])}\n")
+                file.write(f"{place}{public(server.host_keys[0])}\n")
         self.write()
         return name
 
@@ -98,6 +107,15 @@ class Client:
         self._closing += [shell, connector]
         return shell
 
+    def whoami(self, name: str, **settings: object) -> int:
+        """Logs in and asks the far side's Python for its user id."""
+        return int(PythonCaller(self.shell(name, **settings)).call(WHOAMI, {}).header["uid"])
+
+    def openssh(self, name: str) -> bool:
+        """Whether ssh itself gets in with the same configuration."""
+        command = ["ssh", "-F", str(self.config), "-o", "BatchMode=yes", name, "true"]
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30).returncode == 0
+
     def close(self) -> None:
         """Ends all connections."""
         for thing in self._closing:
@@ -116,4 +134,65 @@ def client(tmp_path: Path, keys: Keys) -> Iterator[Client]:
 def _no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever runs the tests may have an agent."""
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    assert os.getuid() == 0 or "root is needed to start sshd for other users"
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """``agent(key, …)``: the socket of an ssh-agent that holds these keys."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*keys: Path) -> Path:
+        socket = tmp_path / f"agent{len(started)}"
+        started.append(subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL))
+        while not socket.exists():
+            time.sleep(0.01)
+        for key in keys:
+            run("ssh-add", "-q", key, env={**os.environ, "SSH_AUTH_SOCK": str(socket)})
+        return socket
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait(10)
+
+
+@dataclass(frozen=True)
+class Account:
+    """A user of this machine, made for one test."""
+
+    name: str
+    home: Path
+
+
+@pytest.fixture
+def account() -> Iterator[Callable[..., Account]]:
+    """``account(shell)``: a new user. Needs root, as starting sshd for other users does."""
+    made: list[str] = []
+
+    def make(shell: str | Path = "/bin/sh") -> Account:
+        name = f"sa{secrets.token_hex(5)}"
+        # The folders of pytest are closed to other users.
+        home = Path(tempfile.mkdtemp(prefix="specaudit-home-"))
+        made.append(name)
+        homes.append(home)
+        for _ in range(100):
+            done = subprocess.run(
+                ["useradd", "-M", "-d", str(home), "-s", str(shell), "-p", "*", name], capture_output=True, text=True
+            )
+            if "cannot lock" not in done.stderr:
+                break
+            time.sleep(0.05)
+        assert done.returncode == 0, done.stderr
+        os.chmod(home, 0o755)
+        shutil.chown(home, name)
+        return Account(name, home)
+
+    homes: list[Path] = []
+    yield make
+    for name in made:
+        for _ in range(100):
+            if "cannot lock" not in subprocess.run(["userdel", "-f", name], capture_output=True, text=True).stderr:
+                break
+            time.sleep(0.05)
+    for home in homes:
+        shutil.rmtree(home, ignore_errors=True)

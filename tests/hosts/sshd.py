@@ -48,7 +48,7 @@ def free_port() -> int:
 
 @dataclass
 class Sshd:
-    """One server. ``settings`` are lines of sshd_config; ``host_keys`` and ``authorized`` can be changed between starts."""
+    """One server. ``settings`` are lines of sshd_config; the keys can be changed between starts."""
 
     folder: Path
     host_keys: list[Path]
@@ -65,17 +65,33 @@ class Sshd:
         self.port = self.port or free_port()
         keys = self.folder / "authorized_keys"
         keys.write_text("".join(line + "\n" for line in self.authorized))
+        # By a command of root's: other users cannot look into the folders of pytest.
         settings = {
-            "Port": str(self.port), "ListenAddress": "127.0.0.1", "PidFile": "none", "UsePAM": "no", "StrictModes": "no",
-            "PermitRootLogin": "yes", "PasswordAuthentication": "no", "KbdInteractiveAuthentication": "no",
-            "AuthorizedKeysFile": str(keys), "LogLevel": "DEBUG1", "MaxStartups": "100", **self.settings,
-        }  # fmt: skip
+            "Port": str(self.port),
+            "ListenAddress": "127.0.0.1",
+            "PidFile": "none",
+            "UsePAM": "no",
+            "StrictModes": "no",
+            "PermitRootLogin": "yes",
+            "PasswordAuthentication": "no",
+            "KbdInteractiveAuthentication": "no",
+            "AuthorizedKeysFile": "none",
+            "AuthorizedKeysCommand": f"/bin/cat {keys}",
+            "AuthorizedKeysCommandUser": "root",
+            "LogLevel": "DEBUG1",
+            "MaxStartups": "100",
+            **self.settings,
+        }
         lines = [f"{key} {value}" for key, value in settings.items()] + [f"HostKey {key}" for key in self.host_keys]
         config = self.folder / "sshd_config"
         config.write_text("\n".join(lines) + "\n")
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [SSHD, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [SSHD, "-D", "-e", "-f", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         until = time.monotonic() + 20
         while time.monotonic() < until:

@@ -149,13 +149,20 @@ def identities(
         yield Identity(f"agent key {_comment(key)}", key)
     if not config.truth("identitiesonly"):
         for key in agent_keys:
-            if key not in named:
-                yield Identity(f"agent key {_comment(key)}", key)
+            if not any(key is other for other in named):
+                yield Identity(f"agent key {_comment(key)}", _whole(key))
     for path in files:
         if public[path] not in in_agent and not path.endswith(".pub"):
             own = of_file(path)
             if own is not None:
                 yield Identity(path, own)
+
+
+def _whole(key: paramiko.PKey) -> paramiko.PKey:
+    """An agent's certificate with its own bytes: paramiko would show the plain key under the certificate's name."""
+    if isinstance(key, paramiko.AgentKey) and key.get_name().endswith(certificates.SUFFIX):
+        return _certified(key, PublicBlob(key.get_name(), key.blob))
+    return key
 
 
 def _comment(key: paramiko.PKey) -> str:
@@ -164,7 +171,11 @@ def _comment(key: paramiko.PKey) -> str:
 
 def _certified(signer: paramiko.PKey, blob: PublicBlob) -> paramiko.PKey:
     """A key that shows the certificate; the plain one stays as it is, because it may be offered too."""
-    certified = copy.copy(signer)
+    certified = (
+        paramiko.AgentKey(signer.agent, signer.blob, signer.comment)  # it cannot be copied
+        if isinstance(signer, paramiko.AgentKey)
+        else copy.copy(signer)
+    )
     certified.public_blob = blob
     return certified
 
@@ -180,15 +191,17 @@ def _public(path: str) -> bytes | None:
 
 
 def _private(path: str, options: SshOptions, tried: Tried) -> paramiko.PKey | None:
-    password = None
+    password: bytes | None = None
     for _ in range(2):
         try:
-            key = paramiko.PKey.from_path(path, password)
+            # paramiko hands it to cryptography, which takes bytes, whatever its own types say.
+            key = paramiko.PKey.from_path(path, password)  # type: ignore[arg-type]
         except TypeError:  # cryptography: encrypted, and no password was given
-            password = options.secret(f"Passphrase of {path}: ") if options.secret else None
-            if not password:
+            said = options.secret(f"Passphrase of {path}: ") if options.secret else None
+            if not said:
                 tried.problems.append(f"{path} has a passphrase; load it with ssh-add")
                 return None
+            password = said.encode()
         except (OSError, ValueError, UnsupportedAlgorithm, paramiko.SSHException, UnknownKeyType) as error:
             tried.problems.append(f"{path} cannot be used: {error}")
             return None

@@ -21,8 +21,6 @@ from specaudit.hosts.ssh.config import SshConfig, SshOptions, resolve
 from specaudit.hosts.ssh.host_keys import HostKeyChecker, OfferedKey
 
 KEEPALIVE = 15
-#: ssh would start one process more per hop, for ever, when two hosts jump through each other.
-MAX_HOPS = 8
 
 # paramiko reports through logging what it also raises; without a handler Python would print it.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -71,6 +69,7 @@ class Connector:
         self._options = options
         self._lock = threading.Lock()
         self._jumps: dict[tuple[str, ...], Connection] = {}
+        self._configs: dict[str, SshConfig] = {}
         self._jump_locks: dict[tuple[str, ...], threading.Lock] = {}
 
     def connect(self, destination: str) -> Connection:
@@ -81,7 +80,8 @@ class Connector:
             HostKeyError: a host key is not the expected one.
             ConfigurationError: ssh's configuration is wrong.
         """
-        return self._connect(destination, None, 0)
+        self._refuse_circles(destination)
+        return self._connect(destination, None)
 
     def close(self) -> None:
         """Closes the jump hosts' connections. Those that :meth:`connect` gave out are their callers' to close."""
@@ -90,24 +90,36 @@ class Connector:
         for jump in reversed(jumps):
             jump.close()
 
-    def _connect(self, destination: str, jumps: tuple[str, ...] | None, depth: int) -> Connection:
+    def _config(self, destination: str) -> SshConfig:
+        """Resolved once per run: ``Match exec`` may be slow."""
+        known = self._configs.get(destination)
+        if known is None:
+            known = self._configs[destination] = resolve(destination, self._options)
+        return known
+
+    def _refuse_circles(self, destination: str) -> None:
+        """Hosts that jump through each other would wait for each other; ssh starts processes without end."""
+        seen = [destination]
+        while hops := self._config(seen[-1]).jumps:
+            if hops[0] in seen:
+                raise ConfigurationError(
+                    f"The way to {destination} is a circle: {' -> '.join([*seen, hops[0]])}.", "Look at ProxyJump."
+                )
+            seen.append(hops[0])
+
+    def _connect(self, destination: str, jumps: tuple[str, ...] | None) -> Connection:
         """``jumps``: the hops that an outer ProxyJump names before this one; ``None``: its own configuration says."""
-        if depth > MAX_HOPS:
-            raise ConfigurationError(
-                f"The way to {destination} has more than {MAX_HOPS} hops.", "Look for a ProxyJump circle."
-            )
-        config = resolve(destination, self._options)
+        config = self._config(destination)
         hops = config.jumps if jumps is None else jumps
         with _translated(destination, config):
             if hops:
-                jump = self._jump(hops, depth)
-                stream: socket.socket | paramiko.Channel = _forward(jump, config, self._options)
+                stream: socket.socket | paramiko.Channel = _forward(self._jump(hops), config, self._options)
                 return self._open(destination, config, stream, None)
             if jumps is None and config.first("proxycommand"):
                 return self._open(destination, config, *_start_proxy(config))
             return self._open(destination, config, _dial(config, self._options), None)
 
-    def _jump(self, hops: tuple[str, ...], depth: int) -> Connection:
+    def _jump(self, hops: tuple[str, ...]) -> Connection:
         """The connection to the last of ``hops``, made once for all that come through it."""
         with self._lock:
             lock = self._jump_locks.setdefault(hops, threading.Lock())
@@ -115,7 +127,7 @@ class Connector:
             known = self._jumps.get(hops)
             if known is None or not known.alive:
                 # As `ssh -J a,b host` does: b through a, and a as its own configuration says.
-                known = self._connect(hops[-1], hops[:-1] or None, depth + 1)
+                known = self._connect(hops[-1], hops[:-1] or None)
                 with self._lock:
                     self._jumps[hops] = known
             return known
