@@ -217,16 +217,13 @@ def _finding(
 
 def _symbol(rule: Rule, ground: Ground, sites: tuple[Evidence, ...]) -> str:
     """The innermost definitions that hold the sites; without sites, what the subject names."""
-    found: dict[str, None] = {}
-    for site in sites:
-        around = [d for d in ground.index.outline(site.path).definitions if d.first <= site.line <= d.end]
-        if around:
-            found[max(around, key=lambda d: d.first).qualname] = None
-    if found:
-        return ", ".join(list(found)[:MAX_SYMBOLS])
+    found = dict.fromkeys(ground.enclosing(site.path, site.line) for site in sites)
+    names = [name for name in found if name]
+    if names:
+        return ", ".join(names[:MAX_SYMBOLS])
     subject = rule.subject
-    names = ("|".join(subject.classes), "|".join(subject.functions)) if subject else ()
-    return ".".join(name for name in names if name)
+    parts = ("|".join(subject.classes), "|".join(subject.functions)) if subject else ()
+    return ".".join(part for part in parts if part)
 
 
 def fingerprint(rule: str, symbol: str, sites: Iterable[Evidence]) -> str:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from specaudit.index import Definition, Index
 from specaudit.model import Evidence, TreeVerdict
+from specaudit.ruling.definitions import definitions, imports
 from specaudit.ruling.rule import Subject
-from specaudit.ruling.shapes import find_all, parse
+from specaudit.ruling.shapes import parse
 
 if TYPE_CHECKING:
     from ast_grep_py import SgNode
-
-_DEFINITIONS = {"any": [{"kind": "function_definition"}, {"kind": "class_definition"}]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +55,23 @@ def matches_name(name: str, wanted: Iterable[str]) -> bool:
     return any(_name_regex(one).fullmatch(name) for one in wanted)
 
 
-def _needle(name: str) -> bytes:
-    """The longest literal piece of a wanted name: a file without it cannot define it."""
-    return max(name.split(".")[-1].split("*"), key=len).encode()
+@lru_cache(maxsize=512)
+def _definition(name: str, kind: str) -> tuple[bytes, re.Pattern[bytes]]:
+    """Bytes that a file must hold to define the name: a literal piece, and ``class`` or ``def`` before it.
+
+    Only such a file is worth an outline.
+    """
+    last = name.rpartition(".")[2]
+    word = "class" if kind == "class" else "def"
+    return max(last.split("*"), key=len).encode(), re.compile(rf"\b{word}\s+{_name_regex(last).pattern}\b".encode())
+
+
+def _may_define(data: bytes, names: Iterable[str], kind: str) -> bool:
+    for name in names:
+        piece, pattern = _definition(name, kind)
+        if piece in data and pattern.search(data):
+            return True
+    return False
 
 
 class Ground:
@@ -68,7 +81,7 @@ class Ground:
         self.index = index
         self.tree = tree
         self._roots: dict[str, SgNode] = {}
-        self._nodes: dict[str, dict[int, SgNode]] = {}
+        self._defined: dict[str, tuple[tuple[Definition, SgNode], ...]] = {}
         self._files: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._bytes: dict[str, bytes] = {}
         self._places: dict[Subject, tuple[Place, ...]] = {}
@@ -109,15 +122,26 @@ class Ground:
             known = self._roots[path] = parse(self.index.source(path))
         return known
 
-    def node(self, place: Place) -> SgNode | None:
-        """The syntax node of a place; ``None`` where the two parsers disagree about what is there."""
+    def definitions(self, path: str) -> tuple[Definition, ...]:
+        """Classes and functions of one file, in source order."""
+        return tuple(found for found, _ in self._pairs(path))
+
+    def _pairs(self, path: str) -> tuple[tuple[Definition, SgNode], ...]:
+        known = self._defined.get(path)
+        if known is None:
+            known = self._defined[path] = definitions(self.root(path))
+        return known
+
+    def node(self, place: Place) -> SgNode:
+        """The syntax node of a place."""
         if place.definition is None:
             return self.root(place.path)
-        nodes = self._nodes.get(place.path)
-        if nodes is None:
-            found = find_all(self.root(place.path), _DEFINITIONS)
-            nodes = self._nodes[place.path] = {node.range().start.line + 1: node for node in found}
-        return nodes.get(place.definition.line)
+        return next(node for found, node in self._pairs(place.path) if found == place.definition)
+
+    def enclosing(self, path: str, line: int, kind: str = "") -> str:
+        """The qualified name of the innermost class or function around a line; ``""`` at module level."""
+        around = [d for d in self.definitions(path) if d.first <= line <= d.end and kind in ("", d.kind)]
+        return max(around, key=lambda d: d.first).qualname if around else ""
 
     def evidence(self, path: str, line: int) -> Evidence:
         """Evidence for one line."""
@@ -149,12 +173,10 @@ class Ground:
                             yield place
 
     def _named(self, files: Iterable[str], names: tuple[str, ...], kind: str) -> Iterator[Place]:
-        needles = [_needle(name) for name in names]
         for path in files:
-            data = self.bytes_of(path)
-            if not any(needle in data for needle in needles):
+            if not _may_define(self.bytes_of(path), names, kind):
                 continue
-            for found in self.index.outline(path).definitions:
+            for found in self.definitions(path):
                 if found.kind == kind and any(_fits(found.qualname, name) for name in names):
                     yield Place(path, found)
 
@@ -164,7 +186,7 @@ class Ground:
             prefix = f"{place.symbol}."
             found = [
                 d
-                for d in self.index.outline(place.path).definitions
+                for d in self.definitions(place.path)
                 if d.kind == "function" and d.scope + "." == prefix and matches_name(d.name, (method,))
             ]
             if found:
@@ -191,16 +213,15 @@ class Ground:
 
     def _resolve(self, path: str, name: str, hops: int) -> Place | None:
         """The class behind a name in a file; imports (and packages' re-exports) are followed a few times."""
-        outline = self.index.outline(path)
-        local = outline.definition(name)
-        if local is not None:
-            return Place(path, local) if local.kind == "class" else None
+        local = [d for d in self.definitions(path) if d.qualname == name]
+        if local:
+            return Place(path, local[-1]) if local[-1].kind == "class" else None
         if not hops:
             return None
-        for imported in outline.imports:
-            if imported.alias == name and imported.name:
-                for module in self._module(path, imported.module):
-                    found = self._resolve(module, imported.name, hops - 1)
+        for source, imported, alias in imports(self.root(path)):
+            if alias == name:
+                for module in self._module(path, source):
+                    found = self._resolve(module, imported, hops - 1)
                     if found is not None:
                         return found
         return None

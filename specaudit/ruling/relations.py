@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from specaudit.index import Call
 from specaudit.model import Evidence
 from specaudit.ruling.answers import Answer, joined
 from specaudit.ruling.places import Ground, Place, matches_name
@@ -66,7 +65,7 @@ def declares(ground: Ground, test: Declares, places: Places) -> Answer:
     sites: list[Evidence] = []
     chain = [one for place in places for one in ground.chain(place)]
     for place in chain:
-        for d in ground.index.outline(place.path).definitions:
+        for d in ground.definitions(place.path):
             if d.scope == place.symbol and matches_name(d.name, test.names):
                 sites.append(ground.evidence(place.path, d.line))
         sites.extend(_site(ground, place, node) for node in _fields(ground, place, test.names))
@@ -76,8 +75,7 @@ def declares(ground: Ground, test: Declares, places: Places) -> Answer:
 
 def _fields(ground: Ground, place: Place, names: tuple[str, ...]) -> Iterator[SgNode]:
     """Assignments and annotations that stand directly in a class body."""
-    node = ground.node(place)
-    body = node.field("body") if node is not None else None
+    body = ground.node(place).field("body")
     for statement in body.children() if body is not None else []:
         for inner in statement.children():
             target = inner.field("left") if inner.kind() == "assignment" else None
@@ -106,9 +104,9 @@ def overrides(ground: Ground, test: Overrides, places: Places) -> Answer:
             if one.definition is not None and one.definition.name == test.below:
                 break
             looked.append(one)
-            found = ground.index.outline(one.path).definition(f"{one.symbol}.{test.method}")
-            if found is not None:
-                sites.append(ground.evidence(one.path, found.line))
+            found = [d for d in ground.definitions(one.path) if d.qualname == f"{one.symbol}.{test.method}"]
+            if found:
+                sites.append(ground.evidence(one.path, found[-1].line))
                 break
     asked = f"an override of {test.method} below {test.below}"
     return Answer(bool(sites), _unique(sites), asked, _paths(looked), len(looked))
@@ -118,34 +116,32 @@ def writers(ground: Ground, test: Writers, places: Places) -> Answer:
     """All functions that assign to the attribute are among the given ones."""
     inside: list[Evidence] = []
     outside: list[Evidence] = []
-    names: list[str] = []
-    looked = 0
-    for path in ground.holding(_paths(places), {test.attribute.encode()}):
-        for assign in ground.index.outline(path).assigns:
-            looked += 1
-            if "." in assign.target and assign.target.rpartition(".")[2] == test.attribute:
-                writer = assign.scope.rpartition(".")[2] or path
-                names.append(writer)
-                known = matches_name(writer, test.within)
-                (inside if known else outside).append(ground.evidence(path, assign.line))
-    note = f"written by {', '.join(sorted(set(names)))}" if names else f"nothing writes {test.attribute}"
+    names: set[str] = set()
+    shape = {"kind": "assignment", "has": {"field": "left", "regex": rf"[.]{re.escape(test.attribute)}$"}}
+    for place, node in _nodes(ground, places, {test.attribute.encode()}):
+        for assign in find_all(node, shape):
+            line = assign.range().start.line + 1
+            writer = ground.enclosing(place.path, line, "function") or place.path
+            names.add(writer)
+            known = matches_name(writer.rpartition(".")[2], test.within)
+            (inside if known else outside).append(ground.evidence(place.path, line))
+    note = f"written by {', '.join(sorted(names))}" if names else f"nothing writes {test.attribute}"
     asked = f"writers of .{test.attribute} other than {', '.join(test.within)}"
-    return Answer(not outside, _unique(outside or inside), asked, _paths(places), looked, (note,))
+    return Answer(not outside, _unique(outside or inside), asked, _paths(places), len(inside + outside), (note,))
 
 
 def passes(ground: Ground, test: Passes, places: Places) -> Answer:
     """Some call in the places gives the function a value for the parameter."""
     sites: list[Evidence] = []
     position = _position(ground, test, places)
+    name = re.escape(test.function)
+    shape = {"kind": "call", "has": {"field": "function", "regex": rf"^(.*[.])?{name}(\[[^\]]*\])?$"}}
     calls = 0
-    for place in places:
-        if test.function.encode() not in ground.bytes_of(place.path):
-            continue
-        for call in ground.index.outline(place.path).calls:
-            if call.name == test.function and _inside(place, call.line):
-                calls += 1
-                if _given(call, test.parameter, position):
-                    sites.append(ground.evidence(place.path, call.line))
+    for place, node in _nodes(ground, places, {test.function.encode()}):
+        for call in find_all(node, shape):
+            calls += 1
+            if _given(call, test.parameter, position):
+                sites.append(_site(ground, place, call))
     note = f"{calls} calls of {test.function}, {len(sites)} pass {test.parameter}"
     asked = f"a call of {test.function} that passes {test.parameter}"
     return Answer(bool(sites), _unique(sites), asked, _paths(places), calls, (note,))
@@ -153,18 +149,25 @@ def passes(ground: Ground, test: Passes, places: Places) -> Answer:
 
 def _position(ground: Ground, test: Passes, places: Places) -> int | None:
     """The parameter's position among a call's arguments (``self`` not counted)."""
-    for path in ground.holding(_paths(places), {b"def " + test.function.encode()}):
-        for found in ground.index.outline(path).definitions:
+    for path in ground.holding(sorted(_paths(places)), {b"def " + test.function.encode()}):
+        for found in ground.definitions(path):
             if found.name == test.function and test.parameter in found.params:
                 params = [name for name in found.params if name not in ("self", "cls")]
                 return params.index(test.parameter)
     return None
 
 
-def _given(call: Call, parameter: str, position: int | None) -> bool:
-    if any(key in (parameter, "**") for key, _ in call.keywords) or any(arg.startswith("*") for arg in call.args):
-        return True
-    return position is not None and len(call.args) > position
+def _given(call: SgNode, parameter: str, position: int | None) -> bool:
+    listed = call.field("arguments")
+    arguments = [one for one in listed.children() if one.is_named()] if listed is not None else []
+    for argument in arguments:
+        if argument.kind() in ("dictionary_splat", "list_splat"):
+            return True
+        name = argument.field("name") if argument.kind() == "keyword_argument" else None
+        if name is not None and name.text() == parameter:
+            return True
+    plain = [one for one in arguments if one.kind() not in ("keyword_argument", "comment")]
+    return position is not None and len(plain) > position
 
 
 def difference(ground: Ground, test: Difference) -> Answer:
@@ -291,17 +294,11 @@ def _nodes(ground: Ground, places: Places, words: Iterable[bytes]) -> Iterator[t
     for place in places:
         data = ground.bytes_of(place.path)
         if all(word in data for word in wanted):
-            node = ground.node(place)
-            if node is not None:
-                yield place, node
+            yield place, ground.node(place)
 
 
 def _site(ground: Ground, place: Place, node: SgNode) -> Evidence:
     return ground.evidence(place.path, node.range().start.line + 1)
-
-
-def _inside(place: Place, line: int) -> bool:
-    return place.definition is None or place.definition.first <= line <= place.definition.end
 
 
 def _paths(places: Iterable[Place]) -> frozenset[str]:

@@ -87,9 +87,7 @@ def _edited(rule: Rule, edit: Edit, index: Index) -> Iterator[tuple[str, str]]:
     assert subject is not None, "an edit of a rule without subject needs its own `at`"
     nodes: dict[str, list[SgNode]] = {}
     for place in ground.places(subject):
-        node = ground.node(place)
-        if node is not None:
-            nodes.setdefault(place.path, []).extend(find_all(node, edit.shape))
+        nodes.setdefault(place.path, []).extend(find_all(ground.node(place), edit.shape))
     if edit.first:
         nodes = {path: found[:1] for path, found in list(nodes.items())[:1]}
     for path, found in nodes.items():
