@@ -18,7 +18,7 @@ from specaudit.errors import Exit, SpecauditError, TargetError
 from specaudit.hosts.base import Host, Installation
 from specaudit.hosts.opening import Means, opened
 from specaudit.index import Index
-from specaudit.model import Audit, Environment, Failure, Finding, NotLooked, Scan, Target, Tool
+from specaudit.model import Audit, Environment, Failure, Finding, NotLooked, Scan, Server, Target, Tool
 from specaudit.snapshot import Snapshot, take
 
 AUDIT_VERSION = 1
@@ -102,13 +102,16 @@ def scan(
         found = _choose(host, options.engine)
         progress(f"{target.spec}: {found.engine} {found.version or '(version unknown)'}")
         snapshot = take(host, target, found, means.wants, cache, cache)
-        servers = host.servers()
+        return _document(target, snapshot, host.servers(), options.judge)
+
+
+def _document(target: Target, snapshot: Snapshot, servers: tuple[Server, ...], judge: Judge | None) -> Scan:
     made = classify(snapshot)
     findings: tuple[Finding, ...] = ()
     failures: tuple[Failure, ...] = ()
     not_looked = snapshot.not_looked
-    if options.judge is not None:
-        findings, failures = options.judge.findings(Index(snapshot), made)
+    if judge is not None:
+        findings, failures = judge.findings(Index(snapshot), made)
     else:
         not_looked = (*not_looked, NotLooked("known defects", "the scan was made without rules"))
     return Scan(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +47,8 @@ def opened(target: Target, means: Means) -> Iterator[Host]:
     elif kind is Kind.WHEEL:
         from specaudit.hosts.wheel import WheelHost
 
-        yield WheelHost(Path(target.spec[len("wheel:") :]).expanduser(), means.cache)
+        with closing(WheelHost(Path(target.spec[len("wheel:") :]).expanduser(), means.cache)) as wheel:
+            yield wheel
     elif kind is Kind.RELEASE:
         from specaudit.hosts.release import ReleaseHost
 

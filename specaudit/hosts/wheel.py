@@ -155,9 +155,18 @@ class WheelHost:
         self._path = path
         self._cache: DerivedCache = cache or NoCache()
         try:
-            self._reader = WheelReader(path.open("rb"), path.name)
+            self._file = path.open("rb")
         except OSError as bad:
             raise TargetError(f"{path} cannot be opened: {bad.strerror}.", "Check the path after wheel:.") from bad
+        try:
+            self._reader = WheelReader(self._file, path.name)
+        except TargetError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
 
     def installations(self, engines: tuple[str, ...]) -> tuple[Installation, ...]:
         """The engine whose package the wheel holds; none when it is a wheel of something else."""

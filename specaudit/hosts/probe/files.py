@@ -15,7 +15,7 @@ from collections.abc import Iterable
 #: The largest source file of an engine is 0.4 MB; something larger is data with the wrong name.
 MAX_SOURCE = 8 << 20
 #: Links to folders can multiply a tree without end; real engines have some 3,000 files.
-MAX_FILES = 100_000
+MAX_FILES = 20_000
 
 
 def listing(root: str, package: str) -> tuple[list[tuple[str, str, int]], list[tuple[str, str]]]:
@@ -89,7 +89,12 @@ class _Walk:
             if len(self.files) >= MAX_FILES:
                 self.error(path, f"more than {MAX_FILES} files; the rest was not read")
                 return
-            if entry.is_dir():
+            try:
+                is_folder = entry.is_dir()
+            except OSError as bad:  # a link to itself
+                self.error(inner, bad.strerror or str(bad))
+                continue
+            if is_folder:
                 if entry.name != "__pycache__":
                     self.folder(inner, (*above, me))
             elif entry.name.endswith(".py"):
