@@ -240,6 +240,8 @@ class Reader:
             default = self._declared(cls, attr)[1] if cls is not None and cls.definition.kind == "class" else None
             if default is not None:
                 return default
+        if isinstance(base, ast.Name) and base.id == "self" and f"self.{attr}" in scope.names:
+            return scope.names[f"self.{attr}"]
         if isinstance(base, ast.Name) and base.id == "self" and scope.self_value is None and scope.owner is not None:
             return self.stored(scope.owner, attr, scope)
         return self.member(self.value(base, scope), attr, scope)
@@ -338,10 +340,44 @@ class Reader:
         if scope.depth > _DEPTH:
             return Opaque(f"self.{attr}")
         found = self._counting(owner, attr) or self._settled(owner, attr)
-        node = expression(found.value) if found is not None else None
-        if found is None or node is None:
+        if found is None:
+            return self._constructed(owner, attr)
+        node = expression(found.value)
+        if node is None:
             return Opaque(f"self.{attr}")
-        return self.value(node, Scope(found.path, found.scope, owner, depth=scope.depth + 1))
+        method = self.code.definition(found.path, found.scope)
+        function = self.code.function(method) if method is not None and node_needs_names(node) else None
+        names = self.typed(function) if function is not None else {}
+        return self.value(node, Scope(found.path, found.scope, owner, names=names, depth=scope.depth + 1))
+
+    def _constructed(self, owner: Symbol, attr: str) -> Value:
+        """What the constructor leaves in an attribute that it sets more than once, if nothing else ever sets it."""
+        fields = self.code.attribute(owner, attr)
+        scopes = {(f.path, f.scope) for f in fields}
+        if len(scopes) != 1 or not fields[0].scope.endswith("__init__"):
+            return Opaque(f"self.{attr}")
+        key = "constructed", fields[0].path, fields[0].scope, owner
+        if key not in self._cache:
+            self._cache[key] = {}
+            method = self.code.definition(fields[0].path, fields[0].scope)
+            node = self.code.function(method) if method is not None else None
+            if method is not None and node is not None:
+                walk = Walk(self, lambda *_: None)
+                walk.run(node, Scope(method.path, method.qualname, owner))
+                self._cache[key] = walk.names
+        kept = self._cache[key]
+        assert isinstance(kept, dict)
+        return kept.get(f"self.{attr}", Opaque(f"self.{attr}"))
+
+    def typed(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Value]:
+        """The parameters whose annotation names a configuration class."""
+        out: dict[str, Value] = {}
+        anchors = self.engine.config
+        for arg in (*node.args.args, *node.args.kwonlyargs):
+            cls = self._config_in(ast.unparse(arg.annotation)) if arg.annotation is not None else None
+            if cls is not None and cls.name in (anchors.cls, anchors.engine_cls):
+                out[arg.arg] = Obj(cls, "")
+        return out
 
     def _counting(self, owner: Symbol, attr: str) -> Field | None:
         """Where an attribute takes the number of drafted tokens; later changes of it stay within what is configured."""
@@ -496,12 +532,13 @@ class Walk:
     def __init__(self, reader: Reader, visit: Visitor) -> None:
         self.reader = reader
         self.visit = visit
+        self.names: dict[str, Value] = {}
         self.test: Formula = True  # of the ``if`` that is visited now
         self.aside = False  # inside a branch that leaves the function and that no setting decides
 
     def run(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope, path: Formula = True) -> Formula:
         """Visits everything; returns the formula of falling off the end. Names are tracked in ``scope`` (copied)."""
-        names = dict(scope.names)
+        self.names = names = {**self.reader.typed(node), **scope.names}
         here = Scope(scope.path, scope.qualname, scope.owner, scope.self_value, names, scope.depth)
         return self._block(node.body, _Here(path, True, here, names))
 
@@ -536,6 +573,10 @@ class Walk:
                 target=ast.Name(id=name), value=ast.expr() as value
             ):
                 self._assign(name, self._assigned(value, here.scope), here)
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=attr)], value=value) | ast.AnnAssign(
+                target=ast.Attribute(value=ast.Name(id="self"), attr=attr), value=ast.expr() as value
+            ) if here.scope.qualname.endswith("__init__"):
+                self._assign(f"self.{attr}", self.reader.value(value, here.scope), here)
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr), args=args)) if args:
                 self._grow(name, attr, args[0], here)
             case ast.Assert(test=test) if self.reader.truth(test, here.scope) is False:
@@ -578,6 +619,11 @@ class Walk:
             here.names[name] = Truth(disj((before.formula, conj((here.guard, more)))))
 
 
+def node_needs_names(node: ast.expr) -> bool:
+    """Whether an expression reads anything but literals and the object itself."""
+    return any(isinstance(n, ast.Name) and n.id != "self" for n in ast.walk(node))
+
+
 def _leaves(body: list[ast.stmt]) -> bool:
     return isinstance(body[-1], (ast.Return, ast.Raise, ast.Continue))
 
@@ -610,7 +656,8 @@ class Locals(Mapping[str, Value]):
                 case ast.AugAssign(target=ast.Name(id=name)) | ast.For(target=ast.Name(id=name)):
                     found.setdefault(name, []).extend([ast.Constant(None)] * 2)
         self._values = {name: values[0] for name, values in found.items() if len(values) == 1}
-        self._known: dict[str, Value] = {name: value for name, value in bound.items() if name not in found}
+        known = {**reader.typed(node), **bound}
+        self._known: dict[str, Value] = {name: value for name, value in known.items() if name not in found}
 
     def __getitem__(self, name: str) -> Value:
         if name not in self._known:
