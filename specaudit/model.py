@@ -279,7 +279,11 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The status of one rule on one engine; ``sites`` are the places, ``fingerprint`` survives moved lines."""
+    """The status of one rule on one engine; ``sites`` are the places, ``fingerprint`` survives moved lines.
+
+    ``hop`` is the step of the configuration's path that rules the finding out (status ``unreachable``). ``symptom``,
+    ``remedy`` and ``references`` are the rule's own words, so that a report needs nothing but the document.
+    """
 
     rule: str
     severity: Severity
@@ -293,6 +297,10 @@ class Finding:
     fingerprint: str = ""
     reason: str = ""
     fix: str | None = None
+    hop: Hop | None = None
+    symptom: str = ""
+    remedy: str = ""
+    references: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

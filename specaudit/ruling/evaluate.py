@@ -212,6 +212,9 @@ def _finding(
         fingerprint=fingerprint(rule.id, symbol, shown),
         reason=reason,
         fix=rule.remedy.recipe or None,
+        symptom=rule.symptom,
+        remedy=str(rule.remedy),
+        references=rule.references,
     )
 
 

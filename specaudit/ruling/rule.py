@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 from specaudit.model import Condition, Severity, Status
@@ -262,3 +262,15 @@ class Rule:
     def runner(self) -> str:
         """The runners as the scan document writes them: ``v1``, ``v2`` or ``v1+v2``."""
         return "+".join(self.runners)
+
+
+def globs(value: object) -> Iterator[str]:
+    """Every file pattern in a rule, or in a part of one."""
+    if isinstance(value, Subject):
+        yield from value.files
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from globs(item)
+    elif is_dataclass(value) and not isinstance(value, Example):
+        for part in fields(value):
+            yield from globs(getattr(value, part.name))
