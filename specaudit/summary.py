@@ -50,17 +50,16 @@ def title(scan: Scan) -> str:
         )
         if paths
     ]
-    state = ", ".join(changes) if changes else "none differs from RECORD" if _has_record(scan) else "no RECORD"
-    return f"{engine.name} {engine.version or '(version unknown)'} · {engine.source} · {engine.files:,} files, {state}"
-
-
-def _has_record(scan: Scan) -> bool:
-    return scan.engine is not None and scan.engine.source.startswith(("dist", "wheel:"))
+    state = ", ".join(changes) or ("as installed" if engine.source == "dist" else "")
+    version = engine.version or "(version unknown)"
+    return f"{engine.name} {version}, {engine.files:,} files" + (f", {state}" if state else "")
 
 
 def answers(scan: Scan) -> list[tuple[str, str]]:
     """The first lines: (question, answer)."""
+    assert scan.engine is not None
     lines = [
+        ("source", f"{scan.target.spec} ({scan.engine.source})"),
         ("runner", _runner_line(scan.runners)),
         ("proposer", _proposer_line(scan)),
         ("verifier", _verifier_line(scan)),

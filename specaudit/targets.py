@@ -17,7 +17,7 @@ from specaudit.model import Target
 
 LOCAL = "@local"
 _PINNED = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*==\s*(?P<version>[A-Za-z0-9.!+_-]+)")
-_HOST = re.compile(r"(ssh://)?([^@/\s]+@)?(\[[0-9A-Fa-f:.%]+\]|[^@/:\s\[\]-][^@/:\s\[\]]*)(:[0-9]{1,5})?/?")
+_HOST = re.compile(r"(ssh://)?(\w[\w.+-]*@)?(\[[0-9A-Fa-f:.%\w]+\]|\w[\w.%-]*)(:[0-9]{1,5})?/?")
 
 
 class Kind(Enum):

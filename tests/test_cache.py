@@ -1,0 +1,129 @@
+"""The cache: right, shared, and never in the way."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specaudit.cache import Cache, folder
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def database(root: Path) -> Path:
+    (found,) = root.glob("*.sqlite")
+    return found
+
+
+def test_values_are_there_at_once_and_in_the_next_run(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.put("outline", "k", 1, b"value")
+        assert cache.get("outline", "k", 1) == b"value"
+    with Cache(tmp_path) as cache:
+        assert cache.get("outline", "k", 1) == b"value"
+        assert cache.problem == ""
+
+
+def test_another_kind_key_or_version_is_another_value(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.put("outline", "k", 1, b"value")
+        assert [cache.get("walk", "k", 1), cache.get("outline", "j", 1), cache.get("outline", "k", 2)] == [None] * 3
+
+
+def test_blobs_come_back_by_their_hash(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.put_blob(sha(b"x = 1\n"), b"x = 1\n")
+        assert cache.blob(sha(b"x = 1\n")) == b"x = 1\n"
+        assert cache.blob(sha(b"other")) is None
+
+
+def test_a_blob_that_changed_on_disk_is_absent(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.put_blob(sha(b"x = 1\n"), b"x = 1\n")
+        (file,) = (tmp_path / "blobs").glob("*/*")
+        file.write_bytes(b"x = 2\n")
+        assert cache.blob(sha(b"x = 1\n")) is None
+
+
+def test_a_value_that_changed_on_disk_is_absent(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.put("audit", "k", 1, b"right")
+    with sqlite3.connect(database(tmp_path)) as connection:
+        connection.execute("UPDATE derived SET value = ?", (b"wrong",))
+    connection.close()
+    with Cache(tmp_path) as cache:
+        assert cache.get("audit", "k", 1) is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a database at all" * 500, None])
+def test_a_damaged_database_is_made_anew(tmp_path: Path, damage: bytes | None) -> None:
+    with Cache(tmp_path) as cache:
+        for n in range(300):
+            cache.put("outline", str(n), 1, b"v" * 1000)
+    file = database(tmp_path)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096) if damage is None else damage)
+    with Cache(tmp_path) as cache:
+        assert cache.get("outline", "7", 1) is None
+        cache.put("outline", "7", 1, b"again")
+    with Cache(tmp_path) as cache:
+        assert cache.get("outline", "7", 1) == b"again"
+
+
+def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with Cache(tmp_path / "file" / "specaudit") as cache:  # fails for every user, root included
+        assert cache.problem
+        cache.put("outline", "k", 1, b"value")
+        assert cache.get("outline", "k", 1) == b"value"
+        cache.put_blob(sha(b"x"), b"x")
+        assert cache.blob(sha(b"x")) is None
+
+
+def test_a_database_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    Cache(tmp_path).close()
+    database(tmp_path).unlink()
+    (tmp_path / "derived-1.sqlite").mkdir()
+    with Cache(tmp_path) as cache:
+        assert cache.problem
+        cache.put("outline", "k", 1, b"value")
+
+
+FILL = """
+import hashlib, sys
+from pathlib import Path
+from specaudit.cache import Cache
+root, name = sys.argv[1:]
+with Cache(Path(root)) as cache:
+    for n in range(200):
+        cache.put("outline", f"{name}{n}", 1, f"{name}{n}".encode() * 50)
+        cache.put_blob(hashlib.sha256(b"same").hexdigest(), b"same")
+        if n % 20 == 0:
+            cache.flush()
+    sys.exit(1 if cache.problem else 0)
+"""
+
+
+def test_processes_share_a_cache(tmp_path: Path) -> None:
+    workers = [subprocess.Popen([sys.executable, "-c", FILL, str(tmp_path), name]) for name in "abc"]
+    assert [worker.wait() for worker in workers] == [0, 0, 0]
+    with Cache(tmp_path) as cache:
+        assert all(cache.get("outline", f"{name}{n}", 1) for name in "abc" for n in range(200))
+        assert cache.blob(sha(b"same")) == b"same"
+
+
+def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache/ann")
+    assert folder() == Path("/var/cache/ann/specaudit")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert folder() == Path("/home/ann/.cache/specaudit")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert folder() == Path("/home/ann/.cache/specaudit")
