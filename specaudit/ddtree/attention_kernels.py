@@ -91,7 +91,11 @@ def _scales(QueryScale, KeyScale, ValueScale, scale, E4M3_QUERY: tl.constexpr, E
     return scale_s, scale_v
 
 
-@triton.jit
+# Sizes that change with the batch and not with the model: one compilation serves them all.
+BATCH_SIZES = ["words", "rows", "requests", "splits", "lse_head", "ancestors_request", "ancestors_row", "table_request"]
+
+
+@triton.jit(do_not_specialize=BATCH_SIZES)
 def tree_attention_kernel(
     Merged,
     Out,
@@ -182,7 +186,7 @@ def tree_attention_kernel(
     _store_rows(Merged, t * merged_row + head * merged_head, result, live, HEAD_SIZE, BLOCK_D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=BATCH_SIZES)
 def paged_tree_attention_kernel(
     Out,
     Partial,
@@ -294,7 +298,7 @@ def paged_tree_attention_kernel(
             _store_rows(Partial, at * HEAD_SIZE, result, live, HEAD_SIZE, BLOCK_D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=BATCH_SIZES)
 def merge_splits_kernel(
     Out,
     Partial,

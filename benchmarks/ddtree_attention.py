@@ -1,0 +1,325 @@
+"""Attention over draft trees on one GPU: what the tree part adds to the context kernel, and the stand-alone kernel.
+
+    python benchmarks/ddtree_attention.py [--json FILE] [--sweep]
+
+32 query heads and 8 KV heads of 128, bf16, a paged cache of blocks of 16. An arm is a CUDA graph of 36 layers, each
+with its own caches as far as they fit; the arms of a table are replayed in turn; a figure is the median per layer.
+
+Arms: `context`, FlashAttention 2 as torch carries it, not causal, over the context alone; `context + tree`, the same
+followed by the tree part; `tree`, the tree part alone; `causal`, one FlashAttention call over context and rows, what a
+chain of as many rows costs; `paged`, context and tree in one kernel; `sdpa`, torch's attention with a dense mask.
+Errors are relative to fp64. `--sweep` times other cuts of both kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+import triton
+from ddtree import CUDA, Figures, line, medians
+from torch import Tensor
+
+from specaudit.ddtree import attention
+from specaudit.ddtree.layout import pack_bits, unpack_bits
+
+HEADS, KV_HEADS, SIZE, BLOCK, LAYERS = 32, 8, 128, 16, 36
+SCALE = SIZE**-0.5
+CACHE_BYTES = 8 << 30
+Operation = Callable[[], object]
+
+
+@dataclass
+class Layer:
+    query: Tensor  # [B * R, Hq, D]
+    cache: Tensor  # [2, B * blocks, BLOCK, Hkv, D]
+    out: Tensor
+
+
+@dataclass
+class Case:
+    """B requests with a context of the same length and a random tree of N nodes each."""
+
+    batch: int
+    nodes: int
+    context: int
+
+    def __post_init__(self) -> None:
+        g = torch.Generator().manual_seed(self.nodes)
+        self.rows = 1 + self.nodes
+        self.total = self.batch * self.rows
+        blocks = -(-(self.context + self.rows) // BLOCK)
+        self.capacity = blocks * BLOCK
+        dense = torch.eye(self.rows, dtype=torch.bool).expand(self.batch, -1, -1).clone()
+        for b in range(self.batch):
+            for row in range(1, self.rows):
+                dense[b, row] |= dense[b, int(torch.randint(max(0, row - 8), row, (), generator=g))]
+        self.ancestors = pack_bits(dense).to(CUDA)
+        self.row_starts = torch.arange(0, self.total + 1, self.rows, dtype=torch.int32, device=CUDA)
+        self.context_lens = torch.full((self.batch,), self.context, dtype=torch.int32, device=CUDA)
+        self.full_lens = self.context_lens + self.rows
+        # consecutive blocks: FlashAttention in torch reads no block table, ours reads it all the same
+        self.block_table = torch.arange(self.batch * blocks, dtype=torch.int32, device=CUDA).view(self.batch, blocks)
+        self.key_starts = torch.arange(self.batch + 1, dtype=torch.int32, device=CUDA) * self.capacity
+        positions = self.context + torch.arange(self.rows, device=CUDA)
+        self.slots = (torch.arange(self.batch, device=CUDA)[:, None] * self.capacity + positions).flatten()
+        cache_bytes = 2 * 2 * self.batch * self.capacity * KV_HEADS * SIZE
+        count = max(2, min(LAYERS, CACHE_BYTES // cache_bytes))
+        self.layers = [self.layer() for _ in range(count)]
+        heads = HEADS // KV_HEADS
+        self.splits = attention.plan_splits(
+            self.batch,
+            KV_HEADS,
+            self.rows * heads,
+            self.context + self.rows,
+            attention.paged_tile(SIZE, 2, self.rows * heads),
+            torch.cuda.get_device_properties(0).multi_processor_count,
+        )
+
+    def layer(self) -> Layer:
+        query = torch.randn(self.total, HEADS, SIZE, device=CUDA).bfloat16()
+        cache = torch.randn(2, self.block_table.numel(), BLOCK, KV_HEADS, SIZE, device=CUDA).bfloat16()
+        return Layer(query, cache, torch.empty_like(query))
+
+    def flash(self, layer: Layer, causal: bool) -> tuple[Tensor, Tensor]:
+        """(out [T, Hq, D], lse [Hq, T]) of FlashAttention 2 over the context, or causally over context and rows."""
+        key, value = layer.cache.view(2, -1, KV_HEADS, SIZE)
+        used = self.full_lens if causal else self.context_lens
+        out, lse, *_ = torch.ops.aten._flash_attention_forward(
+            layer.query,
+            key,
+            value,
+            self.row_starts,
+            self.key_starts,
+            self.rows,
+            self.context + (self.rows if causal else 0),
+            0.0,
+            causal,
+            False,
+            scale=SCALE,
+            seqused_k=used,
+        )
+        return out, lse if lse.shape[0] == HEADS else lse.T
+
+    def tree(self, layer: Layer, out: Tensor, lse: Tensor, tile: attention.Tile | None = None) -> None:
+        attention.tree_attention(
+            out,
+            lse,
+            layer.query,
+            layer.cache[0],
+            layer.cache[1],
+            self.row_starts,
+            self.ancestors,
+            max_rows=self.rows,
+            scale=SCALE,
+            slot_mapping=self.slots,
+            tile=tile,
+        )
+
+    def context_and_tree(self, layer: Layer) -> Tensor:
+        out, lse = self.flash(layer, causal=False)
+        self.tree(layer, out, lse)
+        return out
+
+    def paged(
+        self, layer: Layer, scratch: Tensor, splits: int | None = None, tile: attention.Tile | None = None
+    ) -> Tensor:
+        attention.paged_tree_attention(
+            layer.out,
+            layer.query,
+            layer.cache[0],
+            layer.cache[1],
+            self.row_starts,
+            self.context_lens,
+            self.block_table,
+            self.ancestors,
+            max_rows=self.rows,
+            scale=SCALE,
+            splits=splits or self.splits,
+            scratch=scratch,
+            tile=tile,
+        )
+        return layer.out
+
+    def scratch(self, splits: int) -> Tensor:
+        return torch.empty(attention.scratch_size(self.total, HEADS, SIZE, splits), device=CUDA)
+
+    def visible(self) -> Tensor:
+        """[B, R, context + R]"""
+        context = torch.ones(self.batch, self.rows, self.context, dtype=torch.bool, device=CUDA)
+        return torch.cat([context, unpack_bits(self.ancestors, self.rows)], -1)
+
+    def sdpa(self, layer: Layer, visible: Tensor) -> Tensor:
+        query = layer.query.view(self.batch, self.rows, HEADS, SIZE).transpose(1, 2)
+        key, value = (
+            x.view(self.batch, self.capacity, KV_HEADS, SIZE)[:, : self.context + self.rows].transpose(1, 2)
+            for x in layer.cache
+        )
+        out = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=visible[:, None], scale=SCALE, enable_gqa=True
+        )
+        return out.transpose(1, 2).reshape(self.total, HEADS, SIZE)
+
+    def exact(self, layer: Layer) -> Tensor:
+        """fp64."""
+        visible = self.visible()
+        result = []
+        for b in range(self.batch):
+            key, value = (
+                x.view(self.batch, self.capacity, KV_HEADS, SIZE)[b, : self.context + self.rows].double()
+                for x in layer.cache
+            )
+            query = layer.query[b * self.rows : (b + 1) * self.rows].double()
+            group = HEADS // KV_HEADS
+            scores = torch.einsum("nhd,mhd->hnm", query, key.repeat_interleave(group, 1)) * SCALE
+            weights = scores.masked_fill(~visible[b], float("-inf")).softmax(-1)
+            result.append(torch.einsum("hnm,mhd->nhd", weights, value.repeat_interleave(group, 1)))
+        return torch.cat(result)
+
+    def every(self, operation: Callable[[Layer], object]) -> list[Operation]:
+        return [partial(operation, self.layers[i % len(self.layers)]) for i in range(LAYERS)]
+
+
+def section_errors() -> Figures:
+    print("\nerror against fp64, N=64: relative norm (largest element)")
+    figures: Figures = {}
+    for batch, context in ((1, 256), (1, 4096), (8, 1024), (1, 32768)):
+        case = Case(batch, 64, context)
+        layer, exact = case.layers[0], case.exact(case.layers[0])
+        causal = case.flash(layer, causal=True)[0]
+        chain = torch.ones(case.rows, case.rows, dtype=torch.bool, device=CUDA).tril()
+        results = {
+            "flash + tree": case.context_and_tree(layer),
+            "paged": case.paged(layer, case.scratch(case.splits)),
+            "sdpa": case.sdpa(layer, case.visible()),
+        }
+        figure: Figures = {name: error(got, exact) for name, got in results.items()}
+        case.ancestors = pack_bits(chain).expand(batch, -1, -1).contiguous()
+        exact = case.exact(layer)
+        figure["chain: stock flash, causal"] = error(causal, exact)
+        figure["chain: flash + tree"] = error(case.context_and_tree(layer), exact)
+        figure["chain: paged"] = error(case.paged(layer, case.scratch(case.splits)), exact)
+        figures[f"B={batch} context {context}"] = figure
+        print(f"  B={batch} context {context}")
+        for name, text in figure.items():
+            print(f"    {name:<30}{text}", flush=True)
+    return figures
+
+
+def error(got: Tensor, exact: Tensor) -> str:
+    if not got.isfinite().all():
+        return "not finite"
+    difference = got.double() - exact
+    return f"{difference.norm() / exact.norm():.2e} ({difference.abs().max():.1e})"
+
+
+def section_tree() -> Figures:
+    print("\ntree part, beyond the context kernel, us a layer (bar: 8)")
+    figures: Figures = {}
+    for context in (256, 4096):
+        for batch, nodes in ((1, 16), (1, 64), (8, 16), (8, 64)):
+            case = Case(batch, nodes, context)
+            parts = [case.flash(layer, causal=False) for layer in case.layers]
+            figure: Figures = medians(
+                {
+                    "context": case.every(partial(case.flash, causal=False)),
+                    "context + tree": case.every(case.context_and_tree),
+                    "tree": [
+                        partial(case.tree, case.layers[i % len(parts)], *parts[i % len(parts)]) for i in range(LAYERS)
+                    ],
+                    "causal": case.every(partial(case.flash, causal=True)),
+                }
+            )
+            figure["beyond context"] = figure["context + tree"] - figure["context"]
+            figures[f"B={batch} N={nodes} context {context}"] = figure
+            line(f"B={batch} N={nodes} context {context}", figure)
+    return figures
+
+
+def section_paged() -> Figures:
+    print("\ncontext and tree in one kernel, us a layer")
+    figures: Figures = {}
+    for context in (256, 4096, 32768):
+        for batch, nodes in ((1, 16), (1, 64), (8, 16), (8, 64)):
+            case = Case(batch, nodes, context)
+            scratch, visible = case.scratch(case.splits), case.visible()
+            figure: Figures = medians(
+                {
+                    "paged": case.every(partial(case.paged, scratch=scratch)),
+                    "flash + tree": case.every(case.context_and_tree),
+                    "sdpa": case.every(partial(case.sdpa, visible=visible)),
+                },
+                rounds=10,
+            )
+            figure["splits"] = case.splits
+            figures[f"B={batch} N={nodes} context {context}"] = figure
+            line(f"B={batch} N={nodes} context {context}", figure)
+    return figures
+
+
+def section_sweep() -> Figures:
+    """Other cuts: (rows, keys, warps, stages), the fastest first."""
+    figures: Figures = {}
+    for batch, nodes in ((1, 16), (1, 64), (8, 64)):
+        case = Case(batch, nodes, 1024)
+        out, lse = case.flash(case.layers[0], causal=False)
+        tiles = [attention.Tile(m, n, w, 2) for m in (16, 32, 64) for n in (32, 64) for w in (4, 8)]
+        tiles += [attention.Tile(16, 64, 2, 2), attention.Tile(16, 64, 4, 1), attention.Tile(32, 64, 4, 1)]
+        arms: dict[str, list[Operation]] = {
+            str(tuple(tile)): [partial(case.tree, layer, out, lse, tile) for layer in case.layers[:18]]
+            for tile in tiles
+        }
+        figures[f"tree B={batch} N={nodes}"] = fastest(medians(arms, rounds=7), f"tree B={batch} N={nodes}")
+    for batch, nodes, context in ((1, 16, 4096), (1, 64, 4096), (1, 64, 32768), (8, 64, 4096)):
+        case = Case(batch, nodes, context)
+        arms = {}
+        for tile in (
+            attention.Tile(64, 64, 4, 2),
+            attention.Tile(64, 64, 4, 3),
+            attention.Tile(128, 64, 8, 2),
+            attention.Tile(128, 64, 8, 3),
+            attention.Tile(128, 32, 8, 3),
+        ):
+            for splits in sorted({case.splits, max(1, case.splits // 2), min(64, case.splits * 2)}):
+                paged = partial(case.paged, scratch=case.scratch(splits), splits=splits, tile=tile)
+                arms[f"{tuple(tile)} x{splits}"] = [partial(paged, layer) for layer in case.layers[:8]]
+        name = f"paged B={batch} N={nodes} context {context}"
+        figures[name] = fastest(medians(arms, rounds=5), name)
+    return figures
+
+
+def fastest(times: dict[str, float], name: str, count: int = 8) -> dict[str, float]:
+    ordered = dict(sorted(times.items(), key=lambda item: item[1]))
+    print(f"\n{name}: " + ", ".join(f"{tile} {us:.2f}" for tile, us in list(ordered.items())[:count]), flush=True)
+    return ordered
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="also write every figure here")
+    parser.add_argument("--sweep", action="store_true", help="also time other cuts")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no CUDA device here: nothing was measured", file=sys.stderr)
+        return 2
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
+    figures: Figures = {"device": torch.cuda.get_device_name()}
+    figures["errors"] = section_errors()
+    figures["tree"] = section_tree()
+    figures["paged"] = section_paged()
+    if arguments.sweep:
+        figures["sweep"] = section_sweep()
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
