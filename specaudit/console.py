@@ -74,6 +74,13 @@ def show_scan(scan: Scan, *, brief: bool = False) -> None:
     out.line()
 
 
+def show_lines(lines: Iterable[tuple[str, str | None]]) -> None:
+    """Prints lines on stdout, each with its style."""
+    out = _Page()
+    for text, style in lines:
+        out.line(text, style)
+
+
 def show_paths(scan: Scan, paths: Iterable[Path]) -> None:
     """Prints each hop from configuration to kernel, one path after the other."""
     out = _Page()

@@ -1,12 +1,359 @@
-"""``specaudit patch``: to be filled."""
+"""``specaudit patch``: a plan first, then a change, and the way back."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
 from specaudit.cli.root import sub_app
+from specaudit.errors import Exit, PatchError, UsageError
 
-app = sub_app()
+if TYPE_CHECKING:
+    from typer._click.core import Context
+
+    from specaudit.patching.fleet import Applied, Open, Planned
+    from specaudit.patching.place import Place
 
 
-@app.command()
-def patch() -> None:
-    """To be filled."""
+class _Default(TyperGroup):
+    """``specaudit patch TARGET …`` is ``specaudit patch apply TARGET …``."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Puts the command's name before anything that is not one."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["apply", *args]
+        return super().parse_args(ctx, args)
+
+
+app = sub_app(cls=_Default, no_args_is_help=True)
+
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="TARGET", help="@local, dir:PATH, or a machine as ssh knows it.", show_default=False)
+]
+PythonOption = Annotated[
+    str | None, typer.Option("--python", metavar="PATH", help="The interpreter whose environment is meant.")
+]
+EngineOption = Annotated[
+    str | None, typer.Option("--engine", metavar="NAME", help="vllm or sglang, where both are installed.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON to stdout, and nothing else.")]
+
+
+@app.callback()
+def _patch() -> None:
+    """Change an installed engine, prove the effect, and take it back byte for byte.
+
+    `specaudit patch TARGET --recipe NAME` shows the plan and asks; see `specaudit patch apply --help`.
+    """
+
+
+@app.command("apply")
+def apply(
+    targets: Annotated[
+        list[str], typer.Argument(metavar="TARGET...", help="As in status; a wheel or a release with --emit.")
+    ],
+    recipe: Annotated[
+        list[str], typer.Option("--recipe", metavar="NAME", help="What to apply (repeatable; see recipes).")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan only, as without a terminal.")] = False,
+    emit: Annotated[
+        Path | None, typer.Option("--emit", metavar="FILE", help="Write the plan as a patch file; change nothing.")
+    ] = None,
+    allow_partial: Annotated[
+        bool, typer.Option("--allow-partial", help="Of several targets, change those that can be.")
+    ] = False,
+    imports: Annotated[
+        bool, typer.Option("--import", help="Afterwards import the changed modules with the engine's interpreter.")
+    ] = False,
+    diff: Annotated[bool, typer.Option("--diff/--no-diff", help="Show the unified diff.")] = True,
+    python: PythonOption = None,
+    engine: EngineOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Plan recipes, show the plan, and apply it (the default of `specaudit patch TARGET`).
+
+    Everything is checked before the first file is touched, and undone when anything fails. On several targets: none is
+    changed unless all can be; one that fails is taken back.
+    """
+    from specaudit.console import note, show_lines
+    from specaudit.patching import fleet
+    from specaudit.patching.present import outcome, plan_lines, verification_lines
+    from specaudit.patching.recipes.registry import named
+    from specaudit.targets import parse
+
+    wanted = named(recipe)
+    with _opener(engine) as open_place:
+        planned = fleet.plan_all([parse(spec, python=python) for spec in targets], wanted, open_place)
+        if len(planned) == 1 and planned[0].error is not None:
+            raise planned[0].error
+        if not json:
+            for p in planned:
+                if p.prepared is not None:
+                    show_lines(plan_lines(p.target.spec, p.prepared, diffs=diff))
+        if emit is not None:
+            _emit(planned, emit, json)
+            return
+        if not allow_partial:
+            fleet.agree(planned)
+        changing = any(p.prepared is not None and p.prepared.plan.steps for p in planned)
+        if dry_run or not changing or not (yes or _agreed()):
+            if changing and not dry_run and not json:
+                note("nothing was changed; add --yes to apply")
+            _write(json, [_planned(p) for p in planned])
+            raise typer.Exit(max((p.error.code for p in planned if p.error), default=Exit.CLEAN))
+        done = fleet.apply_all(planned, open_place, imports)
+    for p, result in zip(planned, done, strict=True):
+        for text in result.notes:
+            note(text)
+        if result.error is not None:
+            back = " Its change was taken back." if result.reverted else ""
+            print(f"error: {result.error.message}{back}\n  try: {result.error.hint}", file=sys.stderr)
+        elif not json and p.prepared is not None and result.verification is not None:
+            show_lines([("", None), *verification_lines(result.target.spec, result.verification)])
+            show_lines([(f"  {outcome(p.prepared.plan)}", "green")])
+            if p.prepared.surroundings.processes:
+                note("restart the processes listed above: they still run the old code")
+    _write(json, [{**_planned(p), **_applied(result)} for p, result in zip(planned, done, strict=True)])
+    raise typer.Exit(max(result.code for result in done))
+
+
+def _agreed() -> bool:
+    return sys.stdin.isatty() and typer.confirm("Apply this?", err=True)
+
+
+def _emit(planned: tuple[Planned, ...], file: Path, json: bool) -> None:
+    from specaudit.patching.diff import dockerfile, patch
+
+    if len(planned) != 1:
+        raise UsageError("--emit takes one target.", "Write one patch file for each release.")
+    assert planned[0].prepared is not None
+    made = planned[0].prepared.plan
+    if not made.steps:
+        raise UsageError("There is nothing to write: everything is applied already.", "Name another recipe.")
+    try:
+        file.write_bytes(patch(made))
+    except OSError as bad:
+        raise UsageError(f"{file} cannot be written: {bad.strerror}.", "Name another file.") from bad
+    _write(json, [_planned(planned[0])])
+    if not json:
+        print(f"\n{file} holds the patch. In a Dockerfile:\n\n{dockerfile(made.engine, file.name, made.paths)}", end="")
+
+
+@app.command("status")
+def status(
+    target: TargetArgument, python: PythonOption = None, engine: EngineOption = None, json: JsonOption = False
+) -> None:
+    """Tell what stands: clean, patched by which recipe, drifted, foreign or interrupted. Changes nothing.
+
+    Exit code 1 when files are not as the package or the recipes left them.
+    """
+    from specaudit.console import show_lines
+    from specaudit.patching.present import standing_lines, state_word
+
+    with _place(target, python, engine) as place:
+        standing = place.agent().status()
+        facts = place.snapshot().engine
+    foreign = tuple(path for path in (*facts.modified, *facts.missing, *facts.added) if path not in _ours(standing))
+    word = state_word(standing, foreign)
+    if not json:
+        show_lines(standing_lines(target, standing, foreign))
+    files = [{"path": f.path, "state": f.word} for f in standing.files]
+    recipes = [{"recipe": a["recipe"], "version": a["version"]} for a in standing.applied]
+    _write(json, [{"target": target, "state": word, "recipes": recipes, "files": files, "foreign": list(foreign)}])
+    raise typer.Exit(Exit.CLEAN if word in ("clean", "patched") else Exit.FINDINGS)
+
+
+@app.command("verify")
+def verify(
+    target: TargetArgument,
+    imports: Annotated[
+        bool, typer.Option("--import", help="Import the changed modules with the engine's interpreter.")
+    ] = False,
+    python: PythonOption = None,
+    engine: EngineOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Scan again with and without what stands, compile every changed file, import it when asked.
+
+    Exit code 1 when a recipe does not do what it claims, or anything else changed with it.
+    """
+    from specaudit.console import show_lines
+    from specaudit.patching.operations import verify as check
+    from specaudit.patching.present import verification_lines
+
+    with _place(target, python, engine) as place:
+        found = check(place, imports)
+    if not json:
+        show_lines(verification_lines(target, found))
+    _write(json, [_verified(found)])
+    raise typer.Exit(Exit.FINDINGS if found.problems else Exit.CLEAN)
+
+
+@app.command("revert")
+def revert(
+    target: TargetArgument,
+    recipe: Annotated[
+        list[str] | None, typer.Option("--recipe", metavar="NAME", help="Take back only this one (repeatable).")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    python: PythonOption = None,
+    engine: EngineOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Take changes back: bytes, mode, owner, times and links as they were. Undoes interrupted runs too.
+
+    Refuses when someone else has changed a file since, and shows the difference.
+    """
+    from specaudit.console import note, show_lines
+    from specaudit.patching.operations import take_back
+    from specaudit.patching.present import standing_lines
+
+    with _place(target, python, engine) as place:
+        standing = place.agent().status()
+        if not (standing.applied or standing.pending or standing.leftovers):
+            _write(json, [{"target": target, "reverted": [], "restored": []}])
+            if not json:
+                show_lines([(f"{target}: clean, nothing is to be taken back", None)])
+            return
+        if not json:
+            show_lines(standing_lines(target, standing))
+        if not yes and not (sys.stdin.isatty() and typer.confirm("Take it back?", err=True)):
+            note("nothing was changed; add --yes to take it back")
+            return
+        answer, notes = take_back(place, recipe)
+        for text in notes:
+            note(text)
+        reverted, restored = list(answer["reverted"]), list(answer["restored"])
+        if not json:
+            words = ", ".join(reverted) or "the interrupted change"
+            show_lines([(f"{target}: {words} taken back, {len(restored)} files restored", "green")])
+            show_lines((f"  restart {pid}  {name}", "yellow") for pid, name in place.surroundings(()).processes)
+    _write(json, [{"target": target, "reverted": reverted, "restored": restored}])
+
+
+@app.command("forget")
+def forget(
+    target: TargetArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    python: PythonOption = None,
+    engine: EngineOption = None,
+) -> None:
+    """Drop the machine's journal and leave the engine's files as they are (after a reinstallation, say)."""
+    from specaudit.console import note, show_lines
+
+    with _place(target, python, engine) as place:
+        standing = place.agent().status()
+        if standing.applied and not (standing.drifted or yes):
+            raise PatchError(f"{target} is patched, and its files are as they were left.", "Use revert; or add --yes.")
+        if not yes and not (sys.stdin.isatty() and typer.confirm("Drop the journal?", err=True)):
+            note("nothing was changed; add --yes to drop the journal")
+            return
+        show_lines([(f"{target}: forgotten: {', '.join(place.agent().forget()) or 'nothing'}", None)])
+
+
+@app.command("log")
+def log(target: TargetArgument, python: PythonOption = None, engine: EngineOption = None) -> None:
+    """List what was done to an engine from this account, newest first."""
+    from specaudit.console import show_lines
+    from specaudit.patching.operations import journal_of
+
+    with _place(target, python, engine) as place:
+        entries = journal_of(place).entries()
+    show_lines((f"{e.identity[:12]}  {e.date}  {e.subject}", None) for e in entries)
+    if not entries:
+        show_lines([(f"{target}: nothing was recorded here", None)])
+
+
+@app.command("show")
+def show(
+    target: TargetArgument,
+    entry: Annotated[str, typer.Argument(metavar="ENTRY", help="As log names it; the newest one by default.")] = "",
+    python: PythonOption = None,
+    engine: EngineOption = None,
+) -> None:
+    """Show one entry of the log: its plan, and what was written, as a diff."""
+    from specaudit.console import show_lines
+    from specaudit.patching.operations import journal_of
+
+    with _place(target, python, engine) as place:
+        journal = journal_of(place)
+        newest = journal.entries()
+        if not newest:
+            raise UsageError(f"Nothing was recorded about {target} here.", "specaudit patch status tells what stands.")
+        text = journal.show(entry or newest[0].identity)
+    show_lines((line, None) for line in text.split("\n"))
+
+
+@app.command("recipes")
+def recipes() -> None:
+    """List the recipes."""
+    from specaudit.console import show_lines
+    from specaudit.patching.recipes.registry import recipes as known
+
+    for recipe in known().values():
+        show_lines([(f"{recipe.name} {recipe.version}", "bold"), (f"  {recipe.summary}", None)])
+        show_lines((f"  repairs  {rule}", "dim") for rule in recipe.repairs)
+        show_lines((f"  note     {text}", "yellow") for text in recipe.notes)
+
+
+@contextmanager
+def _opener(engine: str | None) -> Iterator[Open]:
+    from specaudit.cache import Cache, folder
+    from specaudit.patching.place import place
+
+    with Cache(folder()) as cache:
+        yield lambda target: place(target, cache, engine)
+
+
+@contextmanager
+def _place(spec: str, python: str | None, engine: str | None) -> Iterator[Place]:
+    from specaudit.targets import parse
+
+    with _opener(engine) as open_place, open_place(parse(spec, python=python)) as place:
+        yield place
+
+
+def _ours(standing: Any) -> set[str]:
+    return {file.path for file in standing.files}
+
+
+def _planned(p: Planned) -> dict[str, Any]:
+    from specaudit.patching.plan import as_document
+
+    if p.prepared is None:
+        return {"target": p.target.spec, "error": p.error.message if p.error else ""}
+    around = p.prepared.surroundings
+    return {
+        "target": p.target.spec,
+        "plan": as_document(p.prepared.plan),
+        "shared": [{"path": s.path, "others": list(s.others), "unknown": s.unknown} for s in around.shared],
+        "aliases": list(around.aliases),
+        "processes": [{"pid": pid, "name": name} for pid, name in around.processes],
+    }
+
+
+def _applied(result: Applied) -> dict[str, Any]:
+    error = {"error": result.error.message, "reverted": result.reverted} if result.error else {}
+    found = {"verification": _verified(result.verification)} if result.verification else {}
+    return {"applied": result.error is None, **found, **error}
+
+
+def _verified(found: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(found)
+
+
+def _write(json: bool, documents: list[dict[str, Any]]) -> None:
+    if json:
+        import json as encoder
+
+        whole = documents[0] if len(documents) == 1 else {"targets": documents}
+        print(encoder.dumps(whole, indent=1, ensure_ascii=False))

@@ -95,10 +95,14 @@ class AgentClient:
         root: the folder that holds the package.
         engine: the package.
         python: interpreter that runs the agent; default the machine's own choice.
+        label: how the user named the place, for messages; default the machine's name.
     """
 
-    def __init__(self, machine: Caller, root: str, engine: str, python: str | None = None) -> None:
+    def __init__(
+        self, machine: Caller, root: str, engine: str, python: str | None = None, label: str | None = None
+    ) -> None:
         self.machine, self.root, self.engine, self.python = machine, root, engine, python
+        self.label = label or machine.label
 
     def status(self) -> Standing:
         """What stands, without changing anything."""
@@ -147,7 +151,7 @@ class AgentClient:
         answer = self.machine.call(bundle(_AGENT), whole, blobs=blobs or {}, python=self.python, deadline=DEADLINE)
         error = answer.header.get("error")
         if error is not None:
-            raise _error(self.machine.label, error, answer.blobs)
+            raise _error(self.label, error, answer.blobs)
         return answer
 
 
@@ -171,7 +175,7 @@ _HINTS = {
 
 def _error(label: str, error: Mapping[str, Any], blobs: Mapping[str, bytes]) -> SpecauditError:
     kind, message = str(error.get("kind")), f"{label}: {error.get('message')}"
-    hint = _HINTS.get(kind, "See specaudit patch status TARGET.")
+    hint = _HINTS.get(kind, "See specaudit patch status TARGET.").replace("TARGET", label)
     if kind == "path":
         return IntegrityError(message, "The plan names a file outside the engine; report it.")
     if kind == "foreign":

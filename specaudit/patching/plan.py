@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from specaudit.errors import RecipeRefused
 from specaudit.index import Index
@@ -138,9 +140,27 @@ def _needing(recipe: Recipe, ordered: Sequence[Recipe]) -> str:
     return " and ".join(other.name for other in ordered if recipe.name in other.requires)
 
 
-def written(step: Step) -> tuple[dict[str, object], dict[str, bytes]]:
-    """One step as the agent takes it: an application, and the new contents by SHA-256."""
+def as_document(made: Plan) -> dict[str, Any]:
+    """The plan as JSON values: what would be written where, on what it rests, what it repairs."""
+    return {
+        "schema": "specaudit/plan/1",
+        "engine": {"name": made.engine, "version": made.version, "digest": made.digest},
+        "recipes": [
+            {
+                **application(step),
+                "anchors": [asdict(anchor) for change in step.changes for anchor in change.anchors],
+                "findings": [asdict(flip) for flip in step.flips],
+                "notes": list(step.notes),
+            }
+            for step in made.steps
+        ],
+        "already": list(made.already),
+        "notes": list(made.notes),
+    }
+
+
+def application(step: Step) -> dict[str, Any]:
+    """One step as the agent takes it."""
     changes = [{"path": c.path, "before": c.before_sha, "after": c.after_sha} for c in step.changes]
-    blobs = {change.after_sha: change.after for change in step.changes}
     head = {"recipe": step.recipe, "version": step.version, "summary": step.summary, "requires": list(step.requires)}
-    return {**head, "changes": changes}, blobs
+    return {**head, "changes": changes}

@@ -92,14 +92,20 @@ class Workspace:
         return Index(overlay(self.index.snapshot, {change.path: change.after for change in self.changes()}))
 
 
-def overlay(snapshot: Snapshot, contents: Mapping[str, bytes]) -> Snapshot:
-    """A snapshot with some files replaced or added."""
+def overlay(snapshot: Snapshot, contents: Mapping[str, bytes | None]) -> Snapshot:
+    """A snapshot with some files replaced, added or (``None``) taken away."""
     files = dict(snapshot.files)
     for path, data in contents.items():
-        files[path] = FileEntry(path, hashlib.sha256(data).hexdigest(), len(data))
+        if data is None:
+            files.pop(path, None)
+        else:
+            files[path] = FileEntry(path, hashlib.sha256(data).hexdigest(), len(data))
     below = snapshot.read
 
     def read(path: str) -> bytes:
-        return contents[path] if path in contents else below(path)
+        data = contents[path] if path in contents else below(path)
+        if data is None:
+            raise FileNotFoundError(path)
+        return data
 
     return replace(snapshot, files=files, read=read)

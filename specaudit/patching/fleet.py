@@ -1,0 +1,148 @@
+"""The same change on many hosts: planned everywhere first, refused unless all agree, one failure reverts that host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from specaudit.errors import Exit, PatchError, SpecauditError
+from specaudit.model import Target
+from specaudit.patching.model import Plan
+from specaudit.patching.operations import Prepared, Verification, carry_out, prepare, take_back, verify
+from specaudit.patching.place import Place
+from specaudit.patching.recipes.base import Recipe
+
+#: Hosts at a time: each costs a connection and a thread.
+WIDTH = 8
+
+Open = Callable[[Target], AbstractContextManager[Place]]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One host's plan, or why there is none."""
+
+    target: Target
+    prepared: Prepared | None = None
+    error: SpecauditError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of one host. ``reverted``: its change failed, and was taken back."""
+
+    target: Target
+    verification: Verification | None = None
+    notes: tuple[str, ...] = ()
+    error: SpecauditError | None = None
+    reverted: bool = False
+
+    @property
+    def code(self) -> Exit:
+        """Clean, or that of the error."""
+        return Exit.CLEAN if self.error is None else self.error.code
+
+
+def plan_all(targets: Sequence[Target], recipes: Sequence[Recipe], open_place: Open) -> tuple[Planned, ...]:
+    """A plan for each host; an error is that host's result."""
+
+    def one(target: Target) -> Planned:
+        try:
+            with open_place(target) as place:
+                return Planned(target, prepare(place, recipes))
+        except SpecauditError as bad:
+            return Planned(target, error=bad)
+
+    return _each(one, targets)
+
+
+def agree(planned: Sequence[Planned]) -> None:
+    """Checks that every host has a plan, and the same one.
+
+    Raises:
+        PatchError: not all hosts have one, or they differ.
+    """
+    failed = [p for p in planned if p.error is not None]
+    if failed:
+        which = "; ".join(f"{p.target.spec}: {p.error.message}" for p in failed if p.error is not None)
+        raise PatchError(
+            f"{len(failed)} of {len(planned)} hosts cannot be changed, so none was. {which}",
+            "Repair them, leave them out, or change the others with --allow-partial.",
+        )
+    groups: dict[object, list[str]] = {}
+    for p in planned:
+        assert p.prepared is not None
+        groups.setdefault(_content(p.prepared.plan), []).append(p.target.spec)
+    if len(groups) > 1:
+        sides = " / ".join(", ".join(names) for names in groups.values())
+        raise PatchError(
+            f"The hosts do not hold the same engine, so none was changed: {sides}.",
+            "Change each group alone, or all of them with --allow-partial.",
+        )
+
+
+def _content(plan: Plan) -> object:
+    files = tuple((s.recipe, s.version, c.path, c.before_sha, c.after_sha) for s in plan.steps for c in s.changes)
+    return plan.version, plan.already, files
+
+
+def apply_all(
+    planned: Sequence[Planned], open_place: Open, imports: bool = False, journals: Path | None = None
+) -> tuple[Applied, ...]:
+    """Applies, verifies and, where that fails, takes back; hosts without a plan keep their error."""
+
+    def one(p: Planned) -> Applied:
+        if p.prepared is None or p.error is not None:
+            return Applied(p.target, error=p.error)
+        return _one(p.target, p.prepared.plan, open_place, imports, journals)
+
+    return _each(one, planned)
+
+
+def _one(target: Target, plan: Plan, open_place: Open, imports: bool, journals: Path | None) -> Applied:
+    notes: tuple[str, ...] = ()
+    try:
+        if plan.steps:
+            with open_place(target) as place:
+                notes = carry_out(place, plan, journals)
+        with open_place(target) as place:  # opened again: a host remembers what it saw
+            found = verify(place, imports)
+        if not found.problems:
+            return Applied(target, found, notes)
+        error: SpecauditError = PatchError(
+            f"{target.spec}: the change does not do what it should: {'; '.join(found.problems)}.", "Report it."
+        )
+    except SpecauditError as bad:
+        error = bad
+    if not plan.steps:
+        return Applied(target, notes=notes, error=error)
+    return _reverted(target, plan, open_place, error, notes, journals)
+
+
+def _reverted(
+    target: Target, plan: Plan, open_place: Open, error: SpecauditError, notes: tuple[str, ...], journals: Path | None
+) -> Applied:
+    try:
+        with open_place(target) as place:
+            standing = place.agent().status()
+            ours = [step.recipe for step in plan.steps if step.recipe in standing.recipes]
+            if ours or standing.state == "interrupted":
+                _, more = take_back(place, ours, journals)
+                return Applied(target, None, (*notes, *more), error, reverted=True)
+            return Applied(target, None, notes, error)
+    except SpecauditError as bad:
+        left = f"{target.spec} could not be taken back: {bad.message} Run: specaudit patch revert {target.spec}"
+        return Applied(target, None, (*notes, left), error)
+
+
+def _each(one: Callable[[Item], Result], items: Sequence[Item]) -> tuple[Result, ...]:
+    if len(items) == 1:
+        return (one(items[0]),)
+    with ThreadPoolExecutor(max_workers=min(WIDTH, max(1, len(items)))) as pool:
+        return tuple(pool.map(one, items))

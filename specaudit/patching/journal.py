@@ -1,0 +1,184 @@
+"""What was done to one engine, as a Git history in the user's state folder: originals, plans, and what was written.
+
+``$XDG_STATE_HOME/specaudit/journal/NAME`` (default ``~/.local/state``), one repository per installed engine:
+
+    install.json          which engine, where
+    state.json            the machine's own journal after the operation
+    plan.json             the plan of the operation
+    originals/vllm/…      each touched file as it was before everything
+    files/vllm/…          each touched file as it is now
+
+A change is recorded twice: before it is made, with the originals, so that nothing is lost whatever happens; and after.
+The machine keeps its own copy; this one is for reading, and for the day when that one is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specaudit.errors import PatchError, UsageError
+
+if TYPE_CHECKING:
+    from git import Repo
+
+
+#: Whatever the user's own configuration says (signing, hooks, a pager) is not for this history.
+_PLAIN = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_PAGER": "cat", "GIT_TEMPLATE_DIR": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One recorded operation: ``identity`` names it, ``date`` is ISO 8601 in UTC."""
+
+    identity: str
+    date: str
+    subject: str
+    body: str
+
+
+def state_folder() -> Path:
+    """``$XDG_STATE_HOME/specaudit``."""
+    home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(home).expanduser() / "specaudit"
+
+
+class Journal:
+    """The history of one installed engine.
+
+    Args:
+        label: how the user named the place.
+        package: where the engine's package really lies there.
+        engine: its name.
+        folder: where journals lie; default the user's state folder.
+    """
+
+    def __init__(self, label: str, package: str, engine: str, folder: Path | None = None) -> None:
+        identity = hashlib.sha256(f"{label}\0{package}\0{engine}".encode()).hexdigest()[:12]
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.") or "place"
+        self.path = (folder or state_folder() / "journal") / f"{name[:40]}-{engine}-{identity}"
+        self._install = {"place": label, "package": package, "engine": engine}
+
+    def record(
+        self,
+        subject: str,
+        body: str = "",
+        *,
+        plan: Mapping[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
+        originals: Mapping[str, bytes] | None = None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Adds one commit. What is ``None`` stays as it was; an empty ``files`` says that nothing is changed any more.
+
+        Raises:
+            PatchError: there is no Git here, or the folder cannot be written.
+        """
+        with self._opened(create=True) as repository:
+            self._json("install.json", self._install)
+            if plan is not None:
+                self._json("plan.json", plan)
+            if state is not None:
+                self._json("state.json", state)
+            if originals is not None:
+                self._tree("originals", originals)
+            if files is not None:
+                self._tree("files", files)
+            self._commit(repository, subject, body)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """What was recorded, newest first; empty when nothing was."""
+        if not (self.path / ".git").is_dir():
+            return ()
+        with self._opened() as repository:
+            return tuple(_entry(commit) for commit in repository.iter_commits())
+
+    def show(self, identity: str) -> str:
+        """One entry with its changes of the engine's files, as a diff.
+
+        Raises:
+            UsageError: there is no such entry.
+        """
+        matching = [entry for entry in self.entries() if entry.identity.startswith(identity)]
+        if len(matching) != 1:
+            count = "no" if not matching else "more than one"
+            raise UsageError(f"There is {count} entry {identity!r}.", "specaudit patch log TARGET lists them.")
+        entry = matching[0]
+        with self._opened() as repository:
+            shown = repository.git.show("--no-ext-diff", "--format=", entry.identity, "--", "files", "plan.json")
+        return f"{entry.identity[:12]}  {entry.date}  {entry.subject}\n\n{entry.body}\n{shown}\n"
+
+    def originals(self) -> dict[str, bytes]:
+        """The originals recorded last, by path."""
+        root = self.path / "originals"
+        return {p.relative_to(root).as_posix(): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+    @contextlib.contextmanager
+    def _opened(self, create: bool = False) -> Iterator[Repo]:
+        os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+        try:
+            from git import Repo
+            from git.exc import GitError
+        except ImportError as bad:
+            raise PatchError("GitPython is not installed.", "Reinstall specaudit.") from bad
+        repository = None
+        try:
+            if create and not (self.path / ".git").is_dir():
+                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                Repo.init(self.path, initial_branch="journal", env=_PLAIN).close()
+            repository = Repo(self.path)
+            repository.git.update_environment(**_PLAIN)
+            yield repository
+        except (GitError, OSError) as bad:
+            message = f"The journal {self.path} cannot be used: {str(bad).strip().splitlines()[0]}."
+            raise PatchError(message, "Install git; check the folder.") from bad
+        finally:
+            if repository is not None:
+                repository.close()
+
+    def _json(self, name: str, value: Mapping[str, Any]) -> None:
+        text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
+        (self.path / name).write_text(text + "\n", encoding="utf-8")
+
+    def _tree(self, name: str, contents: Mapping[str, bytes]) -> None:
+        root = self.path / name
+        for old in sorted(root.rglob("*"), reverse=True):
+            if old.is_file() and old.relative_to(root).as_posix() not in contents:
+                old.unlink()
+            elif old.is_dir():
+                with contextlib.suppress(OSError):
+                    old.rmdir()
+        for path, data in contents.items():
+            target = root / path
+            if not target.resolve().is_relative_to(root.resolve()):
+                raise PatchError(f"A file outside the engine was named: {path!r}.", "Do not trust this machine.")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+
+    def _commit(self, repository: Repo, subject: str, body: str) -> None:
+        from git import Actor
+
+        present = {p.relative_to(self.path).as_posix() for p in self.path.rglob("*") if p.is_file()}
+        present = {path for path in present if not path.startswith(".git/")}
+        tracked = {str(path) for path, _ in repository.index.entries}
+        if tracked - present:
+            repository.index.remove(sorted(tracked - present))
+        repository.index.add(sorted(present))
+        who = Actor("specaudit", "specaudit@localhost")
+        message = subject + (f"\n\n{body}" if body else "")
+        repository.index.commit(message, author=who, committer=who, skip_hooks=True)
+
+
+def _entry(commit: Any) -> Entry:
+    from datetime import UTC, datetime
+
+    subject, _, body = str(commit.message).partition("\n\n")
+    date = datetime.fromtimestamp(commit.committed_date, UTC).isoformat(timespec="seconds")
+    return Entry(commit.hexsha, date, subject.strip(), body.strip())

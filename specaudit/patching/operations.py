@@ -1,0 +1,200 @@
+"""Plan, apply, verify and take back on one place: the machine's agent does it, the user's journal remembers it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specaudit.errors import PatchError
+from specaudit.index import Index
+from specaudit.model import Finding
+from specaudit.patching.checks import every_finding
+from specaudit.patching.client import Standing
+from specaudit.patching.journal import Journal
+from specaudit.patching.model import Plan
+from specaudit.patching.place import Place, Surroundings
+from specaudit.patching.plan import application, as_document, plan
+from specaudit.patching.recipes.base import Recipe
+from specaudit.patching.recipes.registry import recipes as all_recipes
+from specaudit.patching.workspace import overlay
+
+_DEFECTIVE = ("present", "partial")
+#: Seconds that one import of an engine's module may take on a cold machine.
+IMPORT_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A plan for one place, what stands there, and what it touches beside its files."""
+
+    plan: Plan
+    standing: Standing | None
+    surroundings: Surroundings
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a re-scan says about what stands. ``problems`` empty: all is as the recipes promise."""
+
+    recipes: tuple[str, ...]
+    problems: tuple[str, ...]
+    repaired: tuple[str, ...]
+    compiled: int
+    imported: int
+    python: str
+
+
+def prepare(place: Place, recipes: Sequence[Recipe]) -> Prepared:
+    """Plans recipes on a place.
+
+    Raises:
+        RecipeRefused: a recipe does not fit.
+        PatchError: an earlier change was interrupted, or has drifted.
+    """
+    standing = place.client.status() if place.client is not None else None
+    if standing is not None:
+        _sound(place, standing)
+    versions = {str(a["recipe"]): str(a["version"]) for a in standing.applied} if standing else {}
+    made = plan(place.snapshot(), recipes, versions, all_recipes())
+    return Prepared(made, standing, place.surroundings(made.paths) if made.steps else Surroundings())
+
+
+def _sound(place: Place, standing: Standing) -> None:
+    where = place.target.spec
+    if standing.state == "interrupted":
+        raise PatchError(
+            f"{where}: an earlier change was interrupted.", f"Undo it first: specaudit patch revert {where}."
+        )
+    if standing.state == "busy":
+        raise PatchError(f"{where}: another specaudit is changing this engine now.", "Wait until it has finished.")
+    if standing.drifted:
+        files = ", ".join(f"{f.path} ({f.word})" for f in standing.drifted)
+        raise PatchError(
+            f"{where}: patched files have changed since: {files}.", f"Look at specaudit patch status {where}."
+        )
+
+
+def carry_out(place: Place, made: Plan, journals: Path | None = None) -> tuple[str, ...]:
+    """Applies a plan and records it, before and after; returns notes for the user.
+
+    Raises:
+        PatchError: it was refused or failed; everything was undone.
+    """
+    agent, names = place.agent(), ", ".join(f"{step.recipe} {step.version}" for step in made.steps)
+    blobs = {change.after_sha: change.after for step in made.steps for change in step.changes}
+    before = {change.path: change.before for change in made.total if change.before is not None}
+    notes: list[str] = []
+    journal = journal_of(place, journals)
+    document = as_document(made)
+    _note(notes, lambda: journal.record(f"planned: {names}", plan=document, originals=_first(journal, before)))
+    agent.apply([application(step) for step in made.steps], blobs)
+    body = "\n".join(f"{change.path} {change.after_sha[:12]}" for change in made.total)
+    _note(notes, lambda: _record(place, journal, f"applied: {names}", body))
+    return tuple(notes)
+
+
+def take_back(place: Place, recipes: Sequence[str] | None = None, journals: Path | None = None) -> tuple[
+    Mapping[str, Any], tuple[str, ...]
+]:
+    """Reverts applications (all by default) and records it; returns the agent's answer and notes for the user.
+
+    Raises:
+        PatchError: someone else changed a file, or a later application is in the way.
+    """
+    answer = place.agent().revert(recipes)
+    notes = [f"{folder} was left: it holds files of someone else" for folder in answer["left"]]
+    if answer["restored"]:
+        names = ", ".join(answer["reverted"]) or "an interrupted change"
+        journal = journal_of(place, journals)
+        _note(notes, lambda: _record(place, journal, f"reverted: {names}", "\n".join(answer["restored"])))
+    return answer, tuple(notes)
+
+
+def verify(place: Place, imports: bool = False) -> Verification:
+    """Re-scans an engine with and without what stands, compiles every touched file, and imports it when asked."""
+    agent = place.agent()
+    standing = agent.status()
+    problems = [f"{f.path} is {f.word}, not as it was patched" for f in standing.drifted]
+    if standing.state in ("interrupted", "busy"):
+        problems.append(f"a change is {standing.state}")
+    journal, blobs = agent.fetch()
+    originals = {path: blobs.get(e["sha256"]) if e["sha256"] else None for path, e in journal["files"].items()}
+    snapshot = place.snapshot()
+    before, after = Index(overlay(snapshot, originals)), Index(snapshot)
+    repaired, wrong = _effect(standing, before, after)
+    checked = _check(place, standing, imports)
+    problems += wrong
+    problems += [f"{path} does not compile: {why}" for path, why in checked["compiled"].items() if why]
+    problems += [f"{name} cannot be imported: {why}" for name, why in checked["imported"].items() if why]
+    return Verification(
+        standing.recipes,
+        tuple(problems),
+        repaired,
+        len(checked["compiled"]),
+        len(checked["imported"]),
+        f"{checked['python']} ({checked['version']})",
+    )
+
+
+def _effect(standing: Standing, before: Index, after: Index) -> tuple[tuple[str, ...], list[str]]:
+    """Findings that are repaired, and what is not as the standing recipes claim."""
+    known = all_recipes()
+    old, new = every_finding(before), every_finding(after)
+    claimed: set[str] = set()
+    allowed: set[str] = set()
+    wrong = []
+    for name in standing.recipes:
+        recipe = known.get(name)
+        if recipe is None:
+            wrong.append(f"{name} is not a recipe of this program, so its effect cannot be checked")
+            continue
+        claimed |= {rule for rule in recipe.repairs if old[rule].status in _DEFECTIVE}
+        allowed |= {*recipe.also, *recipe.repairs}
+        wrong += recipe.check(before, after)
+    wrong += [f"{rule} is still {new[rule].status}" for rule in sorted(claimed) if new[rule].status != "fixed"]
+    flips = {rule for rule in old if _status(old, rule) != _status(new, rule)}
+    wrong += [f"{r} turned from {old[r].status} to {new[r].status}" for r in sorted(flips - claimed - allowed)]
+    return tuple(sorted(rule for rule in flips if new[rule].status == "fixed")), wrong
+
+
+def _status(found: Mapping[str, Finding], rule: str) -> str:
+    return found[rule].status
+
+
+def _check(place: Place, standing: Standing, imports: bool) -> dict[str, Any]:
+    paths = [f.path for f in standing.files if f.now is not None and f.path.endswith(".py")]
+    modules = [path[: -len(".py")].replace("/", ".").removesuffix(".__init__") for path in paths] if imports else []
+    request = {"paths": paths, "modules": modules, "seconds": IMPORT_SECONDS}
+    python = place.installation.python or None
+    found: dict[str, Any] = place.call(
+        "specaudit.patching.checking", request, python, 60.0 + IMPORT_SECONDS * len(modules)
+    )
+    return found
+
+
+def journal_of(place: Place, folder: Path | None = None) -> Journal:
+    """The user's journal of the engine at a place."""
+    standing = place.agent().status()
+    return Journal(place.target.spec, standing.folder, place.installation.engine, folder)
+
+
+def _record(place: Place, journal: Journal, subject: str, body: str) -> None:
+    state, blobs = place.agent().fetch()
+    expected = {c["path"]: c["after"] for a in state["applied"] for c in a["changes"]}
+    files = {path: blobs[sha] for path, sha in expected.items() if sha in blobs}
+    journal.record(subject, body, state=state, files=files)
+
+
+def _first(journal: Journal, before: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Originals known so far: a file that an earlier recipe changed keeps the one it had before that."""
+    return {**before, **{p: d for p, d in journal.originals().items() if (journal.path / "files" / p).exists()}}
+
+
+def _note(notes: list[str], action: Any) -> None:
+    """The machine has the change and its own copy of the originals: a journal that cannot be kept here ends nothing."""
+    try:
+        action()
+    except PatchError as bad:
+        notes.append(f"{bad.message} {bad.hint}")

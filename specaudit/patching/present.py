@@ -1,0 +1,120 @@
+"""Plans, standings and verifications as lines of text with a style each; pure functions, nothing is printed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from specaudit.patching.client import Standing
+from specaudit.patching.diff import counts, difference
+from specaudit.patching.model import Change, Plan, Step
+from specaudit.patching.operations import Prepared, Verification
+from specaudit.patching.place import Surroundings
+
+Line = tuple[str, str | None]
+_DIFF = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def plan_lines(place: str, prepared: Prepared, *, diffs: bool = True) -> Iterator[Line]:
+    """A plan: what, where, on what it rests, the diff, who else is concerned, what must be restarted."""
+    plan = prepared.plan
+    yield f"{place}: {plan.engine} {plan.version or '(version unknown)'}", "bold"
+    for name in plan.already:
+        yield f"  {name} is applied already", "green"
+    for step in plan.steps:
+        yield from _step(step)
+    if not plan.steps:
+        yield "  nothing is to be changed", None
+        return
+    yield "", None
+    yield "Files, in the order in which they are replaced", "bold underline"
+    for change in plan.total:
+        added, removed = counts(change)
+        yield f"  {'new' if change.before is None else 'edit':<5} {change.path}  +{added} -{removed}", None
+    if diffs:
+        yield "", None
+        for change in plan.total:
+            yield from _diff(change)
+    yield from _around(prepared.surroundings)
+    for note in plan.notes:
+        yield f"note: {note}", "yellow"
+
+
+def _step(step: Step) -> Iterator[Line]:
+    yield "", None
+    yield f"{step.recipe} {step.version}", "bold underline"
+    yield f"  {step.summary}", None
+    for flip in step.flips:
+        yield f"  repairs  {flip.rule}  ({flip.before} -> {flip.after})", "green"
+    for change in step.changes:
+        for anchor in change.anchors:
+            yield f"  anchor   {anchor.path}:{anchor.line}  {anchor.text}", "dim"
+    for note in step.notes:
+        yield f"  note     {note}", "yellow"
+
+
+def _diff(change: Change) -> Iterator[Line]:
+    for line in difference(change).decode("utf-8", "replace").split("\n")[:-1]:
+        style = "bold" if line.startswith(("diff ", "--- ", "+++ ", "new file")) else _DIFF.get(line[:1])
+        yield line.rstrip("\r"), style
+
+
+def _around(around: Surroundings) -> Iterator[Line]:
+    if around.aliases or around.shared:
+        yield "", None
+        yield "Who else sees these files", "bold underline"
+    for alias in around.aliases:
+        yield f"  {alias} leads to the same folder: it changes too", "yellow"
+    for shared in around.shared:
+        if shared.symlink:
+            yield f"  {shared.path} is a link to {shared.symlink}: a file takes the link's place, that one stays", None
+        for other in shared.others:
+            yield f"  {other} shares {shared.path}: it keeps the old content", None
+        if shared.unknown:
+            yield f"  {shared.path}: {shared.unknown} more hard links, not found; they keep the old content", None
+    if around.processes:
+        yield "", None
+        yield "Processes that run the old code until they are restarted", "bold underline"
+    for pid, name in around.processes:
+        yield f"  {pid}  {name}", "yellow"
+
+
+def standing_lines(place: str, standing: Standing, foreign: Iterable[str] = ()) -> Iterator[Line]:
+    """What stands: clean, patched by which recipe and version, drifted, foreign or interrupted."""
+    yield f"{place}: {state_word(standing, tuple(foreign))}", "bold"
+    for application in standing.applied:
+        yield f"  {application['recipe']} {application['version']}  {application.get('summary', '')}", None
+    pending = standing.pending
+    if pending is not None:
+        yield f"  an {'apply' if pending['op'] == 'apply' else 'undo'} was interrupted; take it back with revert", "red"
+    for file in standing.files:
+        yield f"  {file.word:<9} {file.path}", None if file.word in ("patched", "original") else "red"
+    for path in foreign:
+        yield f"  foreign   {path}  (not as its wheel shipped it, and not changed by specaudit)", "yellow"
+    if standing.leftovers:
+        yield f"  {standing.folder} was left by an interrupted run; revert removes it", "yellow"
+
+
+def state_word(standing: Standing, foreign: tuple[str, ...] = ()) -> str:
+    """clean | patched | drifted | foreign | interrupted | busy."""
+    if standing.state == "patched" and standing.drifted:
+        return "drifted"
+    if standing.state == "clean" and foreign:
+        return "foreign"
+    return standing.state
+
+
+def verification_lines(place: str, found: Verification) -> Iterator[Line]:
+    """The outcome of a verification."""
+    yield f"{place}: {'verified' if not found.problems else 'NOT as promised'}", "bold"
+    yield f"  recipes   {', '.join(found.recipes) or 'none'}", None
+    yield f"  repaired  {', '.join(found.repaired) or 'no finding'}", None
+    imported = f", {found.imported} imported" if found.imported else ""
+    yield f"  checked   {found.compiled} files compiled{imported} by {found.python}", None
+    for problem in found.problems:
+        yield f"  problem   {problem}", "red"
+
+
+def outcome(plan: Plan) -> str:
+    """One line after an application."""
+    names = ", ".join(f"{step.recipe} {step.version}" for step in plan.steps)
+    return f"applied {names}: {len(plan.paths)} files changed" if names else "nothing was changed"
