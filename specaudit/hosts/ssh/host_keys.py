@@ -31,6 +31,9 @@ ALGORITHMS = {
     "ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256"),
 }
 
+KRL_MAGIC = b"SSHKRL\n\0"
+MAX_REVOCATIONS = 64 << 20
+
 # One question at a time, whatever the number of threads; and an answer for a host counts for the threads after it.
 _ASKING = threading.Lock()
 
@@ -118,30 +121,10 @@ class HostKeyChecker:
                     "Do not connect; ask whoever runs the host for its new key.",
                 )
         file = self._config.first("revokedhostkeys")
-        if file:
-            self._ask_ssh_keygen(self._config.expand(file), key)
-
-    def _ask_ssh_keygen(self, file: str, key: OfferedKey) -> None:
-        """RevokedHostKeys may be a binary revocation list, which OpenSSH's own tool reads."""
-        blob = key.certificate or key.blob
-        with tempfile.NamedTemporaryFile("w", suffix=".pub") as public:
-            public.write(f"{known_hosts.key_type_of(blob)} {base64.b64encode(blob).decode()}\n")
-            public.flush()
-            try:
-                done = subprocess.run(
-                    ["ssh-keygen", "-Q", "-f", file, public.name],
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    text=True,
-                    timeout=30,
-                )
-                refused = done.returncode != 0
-                said = " ".join((done.stdout + done.stderr).split()).replace(public.name, "this key")
-            except (OSError, subprocess.TimeoutExpired) as error:
-                refused, said = True, f"ssh-keygen cannot read it ({error})"
-        if refused:
+        problem = _listed_as_revoked(self._config.expand(file), key.certificate or key.blob, blobs) if file else ""
+        if problem:
             raise HostKeyError(
-                f"The host key of {self._label}, {fingerprint(key.blob)}, fails RevokedHostKeys {file}: {said}.",
+                f"The host key of {self._label}, {fingerprint(key.blob)}, fails RevokedHostKeys {file}: {problem}.",
                 "Do not connect; ask whoever runs the host for its new key.",
             )
 
@@ -222,3 +205,34 @@ def effective_policy(config: SshConfig, options: SshOptions) -> Policy:
     """The user's policy, else the configuration's; with nobody to ask, ``ask`` is ``yes``."""
     policy = options.policy or config.policy
     return "yes" if policy == "ask" and options.ask is None else policy
+
+
+def _listed_as_revoked(file: str, blob: bytes, plain: Sequence[bytes]) -> str:
+    """What a RevokedHostKeys file has against a key, empty: nothing. It is a list of keys, or a binary KRL.
+
+    Like ssh, a file that cannot be read lets nobody pass.
+    """
+    try:
+        with open(file, "rb") as handle:
+            data = handle.read(MAX_REVOCATIONS)
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+    if not data.startswith(KRL_MAGIC):
+        words = data.decode("utf-8", "replace").split()
+        return "the key is in it" if any(base64.b64encode(one).decode() in words for one in plain) else ""
+    with tempfile.NamedTemporaryFile("w", suffix=".pub") as public:
+        public.write(f"{known_hosts.key_type_of(blob)} {base64.b64encode(blob).decode()}\n")
+        public.flush()
+        try:
+            # A KRL may revoke by serial number, key id or hash: OpenSSH's own tool reads it.
+            done = subprocess.run(
+                ["ssh-keygen", "-Q", "-f", file, public.name],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=30,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"ssh-keygen cannot read it ({error})"
+    said = " ".join((done.stdout + done.stderr).split()).replace(public.name, "the key")
+    return said or "it is revoked" if done.returncode else ""
