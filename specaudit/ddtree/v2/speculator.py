@@ -130,6 +130,7 @@ class DDTreeSpeculator(DFlashSpeculator):
         super().propose(input_batch, *args, **kwargs)
         if not dummy and asked != 0:
             self._publish(input_batch)
+        self.tree.step = None  # over: a graph captured after warm-up steps must not be taken for one of them
         return self.node_tokens[: input_batch.num_reqs]
 
     def _publish(self, input_batch: Any) -> None:
