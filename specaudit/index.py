@@ -262,6 +262,14 @@ class Index:
             if needle in self.snapshot.read(path):
                 yield path
 
+    def mentioning_any(self, needles: Iterable[bytes], paths: Iterable[str] | None = None) -> Iterator[str]:
+        """Paths whose bytes contain one of ``needles``."""
+        wanted = tuple(needles)
+        for path in self.paths if paths is None else paths:
+            data = self.snapshot.read(path)
+            if any(needle in data for needle in wanted):
+                yield path
+
     def line(self, path: str, number: int) -> str:
         """Line ``number`` of ``path`` without its indentation and line end."""
         lines = self.lines(path)

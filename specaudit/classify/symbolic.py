@@ -237,7 +237,7 @@ class Reader:
             return Const(attr)  # a member of an enumeration
         if isinstance(base, ast.Name) and base.id[:1].isupper() and base.id not in scope.names:
             cls = self.code.resolve(scope.path, scope.qualname, base.id)
-            default = self._declared(cls, attr)[1] if cls is not None and cls.definition.kind == "class" else None
+            default = self.declared(cls, attr)[1] if cls is not None and cls.definition.kind == "class" else None
             if default is not None:
                 return default
         if isinstance(base, ast.Name) and base.id == "self" and f"self.{attr}" in scope.names:
@@ -272,8 +272,8 @@ class Reader:
             if base.cls.name in (anchors.cls, anchors.engine_cls):
                 return self.inline(method, base, {}, scope)
             return self._derived(method, base, path, scope)
-        annotation, default = self._declared(base.cls, attr)
-        inner = self._config_in(annotation)
+        annotation, default = self.declared(base.cls, attr)
+        inner = self.config_in(annotation)
         if inner is not None:
             # a sub-configuration that may be absent is a switch; one that merely starts empty is filled before use
             return Ref("option", path, Const(None)) if "None" in annotation else Obj(inner, path)
@@ -289,14 +289,14 @@ class Reader:
         default = usual(truth(value)) if isinstance(value, Truth) else None
         return Ref("option", path, Const(default) if isinstance(default, bool) else None, boolean=True)
 
-    def _config_in(self, annotation: str) -> Symbol | None:
+    def config_in(self, annotation: str) -> Symbol | None:
         """The configuration class that an annotation names."""
         for mark in '|[]"':
             annotation = annotation.replace(mark, " ")
         names = (part for part in annotation.split() if part[:1].isupper() and part.endswith("Config"))
         return next((c for name in names if (c := self.config_class(name)) is not None), None)
 
-    def _declared(self, cls: Symbol, attr: str) -> tuple[str, Const | None]:
+    def declared(self, cls: Symbol, attr: str) -> tuple[str, Const | None]:
         """Annotation and default of a field (``Field(default=…)`` read as its default)."""
         key = cls.path, cls.qualname, attr
         if key not in self._cache:
@@ -374,7 +374,7 @@ class Reader:
         out: dict[str, Value] = {}
         anchors = self.engine.config
         for arg in (*node.args.args, *node.args.kwonlyargs):
-            cls = self._config_in(ast.unparse(arg.annotation)) if arg.annotation is not None else None
+            cls = self.config_in(ast.unparse(arg.annotation)) if arg.annotation is not None else None
             if cls is not None and cls.name in (anchors.cls, anchors.engine_cls):
                 out[arg.arg] = Obj(cls, "")
         return out

@@ -1,0 +1,374 @@
+"""Which speculative options the path of a method honours, ignores or overrides.
+
+An option is honoured when code on the path reads it for more than validation: the configuration's own completion, a shared
+file, the runner's own files, or the files of the method's proposers and verifiers. For an option with named values, a value
+counts as honoured when something on the path compares with it. An option that completing the configuration sets to a
+constant for the method is overridden.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from specaudit.classify.code import Symbol, dotted
+from specaudit.classify.conditions import Formula
+from specaudit.classify.methods import Methods
+from specaudit.classify.proposers import Proposers
+from specaudit.classify.runners import RunnerChoice
+from specaudit.classify.symbolic import Reader, Scope, calls, guarded, local
+from specaudit.classify.values import Obj, shown
+from specaudit.index import Definition
+from specaudit.model import Evidence, OptionStatus, OptionVerdict, Runner, Verifier
+
+_SILENT = frozenset({"compute_hash", "__repr__", "__str__"})
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One option: where it is declared, its named values (empty: any) and its default as conditions show it."""
+
+    name: str
+    line: int
+    values: tuple[str, ...]
+    default: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """``configuration.name`` somewhere outside the configuration's class, with the constants it is compared with.
+
+    ``asked`` are those that a branch is taken for (``==``, ``in``), ``known`` also those that one is taken against (``!=``).
+    """
+
+    path: str
+    line: int
+    asked: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A place inside the configuration's class that uses an option for more than validation.
+
+    ``into`` are the options that it only fills in: then it matters as far as they do.
+    """
+
+    method: Symbol
+    when: Formula
+    evidence: Evidence
+    into: frozenset[str] = frozenset()
+
+
+class Options:
+    """All options of one engine."""
+
+    def __init__(
+        self, reader: Reader, methods: Methods, choice: RunnerChoice, proposers: Proposers, verifiers: Iterable[Verifier]
+    ) -> None:
+        self.reader = reader
+        self.code = reader.code
+        self.index = reader.code.index
+        self.methods = methods
+        self.choice = choice
+        self.proposers = proposers
+        self.verifiers = tuple(verifiers)
+        self.fields = tuple(self._fields())
+        self.accesses = self._accesses()
+        self.uses = self._uses()
+        self._foreign: dict[str, frozenset[str]] = {}
+
+    # --- what there is
+
+    def _fields(self) -> Iterator[Field]:
+        cls = self.methods.cls
+        for stored in self.code.assigns(cls.path, cls.qualname) if cls is not None else ():
+            head = self.index.line(cls.path, stored.line) if cls is not None else ""
+            if cls is None or stored.scope != cls.qualname or not head.startswith(f"{stored.target}:"):
+                continue
+            annotation, default = self.reader.declared(cls, stored.target)
+            if self.reader.config_in(annotation) is None and stored.target != self.methods.anchors.method_field:
+                values = self._named_values(cls, annotation)
+                yield Field(stored.target, stored.line, values, shown(default.value) if default is not None else None)
+
+    def _named_values(self, cls: Symbol, annotation: str) -> tuple[str, ...]:
+        for word in re.findall(r"\w+", annotation):
+            found = self.reader.members(cls.path, word) if word[:1].isupper() and word != "Literal" else ()
+            if found:
+                return found
+        return tuple(re.findall(r"\"(\w+)\"", annotation)) if annotation.startswith("Literal[") else ()
+
+    def _accesses(self) -> Mapping[str, list[Access]]:
+        """By name: every ``configuration.name`` in files that handle the speculative configuration."""
+        cls = self.methods.cls
+        out: dict[str, list[Access]] = {}
+        if cls is None:
+            return out
+        carriers = [n for n, c in self.reader.engine.config.objects.items() if c == cls.name]
+        valued = {f.name for f in self.fields if f.values}
+        for path in self.index.mentioning_any([*(c.encode() for c in carriers), cls.name.encode()]):
+            if path != cls.path:
+                for name, access in self._accesses_in(path, carriers, cls.name, valued):
+                    out.setdefault(name, []).append(access)
+        return out
+
+    def _accesses_in(self, path: str, carriers: list[str], cls: str, valued: set[str]) -> Iterator[tuple[str, Access]]:
+        text = self.index.source(path)
+        names = {*carriers, *_other_names(text, carriers, cls)}
+        either = "|".join(map(re.escape, sorted(names)))
+        direct = re.compile(rf"\b(?:{either})\s*\.\s*(\w+)|getattr\(\s*(?:\w+\.)*(?:{either}),\s*\"(\w+)\"")
+        line, at = 1, 0
+        for found in direct.finditer(text):
+            line, at = line + text.count("\n", at, found.end()), found.end()
+            name = found.group(1) or found.group(2)
+            compared = list(_compared(text, at)) if name in valued else []
+            asked = frozenset(value for value, wanted in compared if wanted)
+            yield name, Access(path, line, asked, frozenset(value for value, _ in compared))
+
+    # --- the configuration's own use
+
+    def _uses(self) -> Mapping[str, list[Use]]:
+        cls = self.methods.cls
+        out: dict[str, list[Use]] = {}
+        names = {f.name for f in self.fields}
+        for definition in self.index.outline(cls.path).definitions if cls is not None else ():
+            if cls is None or definition.scope != cls.qualname or definition.name in _SILENT:
+                continue
+            method = Symbol(cls.path, definition)
+            node = self.code.function(method)
+            if node is None:
+                continue
+            scope = local(self.reader, node, Scope(method.path, method.qualname, cls, Obj(cls, "")))
+            for place in guarded(node.body):
+                used = [a for a in _used(place.statement) if a.attr in names]
+                when = place.formula(self.reader, scope) if used and self._always_runs(definition) else True
+                into = _filled(place.statement) & names if _filled(place.statement) <= names else frozenset()
+                for attribute in used:
+                    where = self.index.evidence(method.path, attribute.lineno)
+                    out.setdefault(attribute.attr, []).append(Use(method, when, where, into))
+            for name, line in self._by_name(method, node):
+                out.setdefault(name, []).append(Use(method, True, self.index.evidence(method.path, line)))
+        return out
+
+    def _by_name(self, method: Symbol, node: ast.AST) -> Iterator[tuple[str, int]]:
+        """Options that a method reads with ``getattr`` over a table of names."""
+        dynamic = any(
+            isinstance(n, ast.Call) and dotted(n.func) == "getattr" and not isinstance(n.args[1], ast.Constant) for n in ast.walk(node)
+        )
+        tables = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if dynamic else set()
+        lines = self.index.lines(method.path)
+        for stored in self.index.outline(method.path).assigns if tables else ():
+            if stored.scope == "" and stored.target in tables:
+                for number in range(stored.line, min(stored.line + 40, len(lines))):
+                    yield from ((f.name, number) for f in self.fields if f'"{f.name}"' in lines[number - 1])
+
+    # --- one path
+
+    def of(self, runners: Iterable[Runner]) -> tuple[OptionVerdict, ...]:
+        """The verdicts for the default runner of every method; methods with the same verdict share one entry."""
+        found: dict[tuple[str, str, str, OptionStatus, str], tuple[list[str], tuple[Evidence, ...]]] = {}
+        order: dict[tuple[str, str], list[str]] = {}
+        for method, label in dict.fromkeys((r.method, r.runner) for r in runners if r.default):
+            order.setdefault((label, ""), []).append(method)
+            for verdict in self._verdicts(method, label):
+                key = verdict.name, verdict.value, label, verdict.status, verdict.reason
+                found.setdefault(key, ([], verdict.evidence))[0].append(method)
+        return tuple(
+            OptionVerdict(name, value, status, "" if names == order[label, ""] else ", ".join(names), label, evidence, reason)
+            for (name, value, label, status, reason), (names, evidence) in found.items()
+        )
+
+    def _verdicts(self, method: str, label: str) -> Iterator[OptionVerdict]:
+        forced = {e.field: e for e in self.methods.forced(method)}
+        theirs = self._others(method, label)
+        for field in self.fields:
+            declared = self._declared(field)
+            if field.name in forced and field.name != self.methods.anchors.count_field:
+                effect = forced[field.name]
+                reason = f"completing the configuration sets it to {effect.value} for this method"
+                yield OptionVerdict(field.name, "", "overridden", method, label, (declared, self.methods.evidence(effect)), reason)
+                continue
+            reads = [a for a in self.accesses.get(field.name, ()) if a.path not in theirs]
+            inner = self._inner_reads(field.name, method, theirs, frozenset())
+            if not reads and not inner:
+                yield OptionVerdict(field.name, "", "ignored", method, label, (declared,), "nothing on this path reads it")
+                continue
+            evidence = (declared, *(self.index.evidence(a.path, a.line) for a in reads[:3]), *inner[:2])
+            yield OptionVerdict(field.name, "", "honoured", method, label, evidence)
+            if field.values and any(a.known for a in reads):
+                yield from self._values(field, method, label, reads)
+
+    def _values(self, field: Field, method: str, label: str, reads: list[Access]) -> Iterator[OptionVerdict]:
+        here = frozenset().union(*(a.known for a in reads))
+        asked = frozenset().union(*(a.asked for a in self.accesses[field.name]))
+        lines = tuple(dict.fromkeys(self.index.evidence(a.path, a.line) for a in reads if a.known))
+        for value in field.values:
+            # the default needs no branch, unless some other path has one for it
+            if value in here or (value == field.default and value not in asked):
+                yield OptionVerdict(field.name, value, "honoured", method, label, lines)
+            else:
+                reason = "what reads the option on this path does not ask for this value"
+                yield OptionVerdict(field.name, value, "ignored", method, label, (self._declared(field), *lines), reason)
+
+    def _declared(self, field: Field) -> Evidence:
+        assert self.methods.cls is not None
+        return self.index.evidence(self.methods.cls.path, field.line)
+
+    def _inner_reads(self, name: str, method: str, theirs: frozenset[str], seen: frozenset[str]) -> list[Evidence]:
+        """Uses inside the configuration's class that take effect: in its completion, or in a method that the path calls."""
+        out: list[Evidence] = []
+        for use in self.uses.get(name, ()):
+            if use.into and not any(self._matters(other, method, theirs, seen | {name}) for other in use.into):
+                continue
+            if self._always_runs(use.method.definition):
+                called = self.methods.at(use.when, method) is not False
+            else:
+                inside = (self.methods.at(f, method) is not False for f in self._called.get(use.method.name, ()))
+                called = any(inside) or any(a.path not in theirs for a in self.accesses.get(use.method.name, ()))
+            if called:
+                out.append(use.evidence)
+        return out
+
+    def _matters(self, name: str, method: str, theirs: frozenset[str], seen: frozenset[str]) -> bool:
+        if name in seen:
+            return False
+        read = any(a.path not in theirs for a in self.accesses.get(name, ()))
+        return read or bool(self._inner_reads(name, method, theirs, seen))
+
+    def _always_runs(self, definition: Definition) -> bool:
+        """Whether a method runs for every configuration object: its initialiser, and what is registered as a validator."""
+        return definition.name == self.methods.anchors.initialiser or any("validator" in d for d in definition.decorators)
+
+    @cached_property
+    def _called(self) -> Mapping[str, list[Formula]]:
+        """Methods of the configuration's class that the class itself calls, each with the formulas of the calls."""
+        cls = self.methods.cls
+        out: dict[str, list[Formula]] = {}
+        for definition in self.index.outline(cls.path).definitions if cls is not None else ():
+            node = self.code.function(Symbol(cls.path, definition)) if cls is not None and definition.scope == cls.qualname else None
+            if node is None or cls is None:
+                continue
+            scope = local(self.reader, node, Scope(cls.path, definition.qualname, cls, Obj(cls, "")))
+            for place in guarded(node.body):
+                for call in calls(place.statement):
+                    head, _, name = dotted(call.func).rpartition(".")
+                    if head in ("self", cls.name):
+                        when = place.formula(self.reader, scope) if self._always_runs(definition) else True
+                        out.setdefault(name, []).append(when)
+        return out
+
+    def _others(self, method: str, label: str) -> frozenset[str]:
+        """Files that only other runners, or only other methods' proposers, use."""
+        mine: set[str] = set()
+        theirs: set[str] = set(self._foreign_files(label))
+        for found in self.proposers.found:
+            own = found.proposer.runner == label and method in found.proposer.methods
+            files = {c.path for c in self.code.bases(found.site.cls)} if found.site.cls is not None else {found.site.maker.path}
+            (mine if own else theirs).update(files)
+        for verifier in self.verifiers:
+            if verifier.runner:
+                (mine if verifier.runner == label else theirs).add(verifier.path)
+        return frozenset(theirs - mine)
+
+    def _foreign_files(self, label: str) -> frozenset[str]:
+        """The files of the other runners: their own, and their folder where no other runner lives below it."""
+        if label not in self._foreign:
+            out: set[str] = set()
+            for anchor in self.choice.present:
+                folder = f"{anchor.path.rpartition('/')[0]}/"
+                nested = any(a is not anchor and a.path.startswith(folder) for a in self.choice.present)
+                if anchor.label != label:
+                    out |= {anchor.path} if nested else {p for p in self.index.paths if p.startswith(folder)}
+            self._foreign[label] = frozenset(out)
+        return self._foreign[label]
+
+
+def _other_names(text: str, carriers: list[str], cls: str) -> Iterator[str]:
+    """Other names under which a file handles the configuration: locals it is assigned to, parameters of its class."""
+    for carrier in carriers:
+        stored = re.compile(rf"(\w+)\s*(?::[^=]+)?:?=\s*\(?\s*(?:\w+\.)*{re.escape(carrier)}\s*\)?\s*(?:#.*)?$")
+        for line in _lines_with(text, carrier):
+            yield from stored.findall(line)
+    typed = re.compile(rf"(\w+)\s*:\s*\"?(?:\w+\.)*{re.escape(cls)}\b")
+    for line in _lines_with(text, cls):
+        yield from typed.findall(line)
+
+
+def _lines_with(text: str, word: str) -> Iterator[str]:
+    """The lines of a text that contain a word; searching those alone is a hundred times cheaper than the whole text."""
+    at = text.find(word)
+    while at >= 0:
+        end = text.find("\n", at)
+        end = len(text) if end < 0 else end
+        yield text[text.rfind("\n", 0, at) + 1 : end]
+        at = text.find(word, end)
+
+
+def _compared(text: str, at: int) -> Iterator[tuple[str, bool]]:
+    """Constants that a value read at ``at`` is compared with, there or through what keeps it; whether a branch asks for it."""
+    yield from _constants(text[at : at + 200])
+    start = text.rfind("\n", 0, at) + 1
+    kept = re.match(r"\s*((?:self\.)?\w+)(?:\s*:[^=]+)?\s*=\s", text[start:at] + " ")
+    if kept is not None:
+        for use in re.finditer(rf"(?<![\w.]){re.escape(kept.group(1))}\b(?!\s*=[^=])", text):
+            yield from _constants(text[use.end() : use.end() + 200])
+
+
+def _constants(tail: str) -> Iterator[tuple[str, bool]]:
+    """The constants of a comparison that starts a piece of text: ``== "x"``, ``in ("x", "y")``."""
+    found = re.match(r"\s*\)?\s*(==|!=)\s*\"(\w+)\"|\s*(not\s+)?in\s*[\(\[\{]([^)\]}]*)[\)\]\}]", tail)
+    if found is None:
+        return
+    if found.group(1):
+        yield found.group(2), found.group(1) == "=="
+    else:
+        yield from ((value, not found.group(3)) for value in re.findall(r"\"(\w+)\"", found.group(4)))
+
+
+def _used(statement: ast.stmt) -> Iterator[ast.Attribute]:
+    """``self.x`` in a statement, unless the statement only refuses, logs, or guards such."""
+    match statement:
+        case ast.Raise() | ast.Assert():
+            return
+        case ast.If(test=test, body=body, orelse=orelse):
+            parts: list[ast.AST] = [] if all(_only_refuses(s) for s in (*body, *orelse)) else [test]
+        case ast.For(iter=it):
+            parts = [it]
+        case ast.Expr() if _only_refuses(statement):
+            return
+        case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) | ast.Return(value=ast.expr() as value):
+            parts = [value]
+        case ast.Expr(value=value):
+            parts = [value]
+        case _:
+            return
+    for part in parts:
+        for node in ast.walk(part):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+                yield node
+
+
+def _filled(statement: ast.stmt) -> frozenset[str]:
+    """Attributes of the object that a statement sets, if that and refusals are all it does; ``?`` for anything else."""
+    match statement:
+        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=attr)]):
+            return frozenset({attr})
+        case ast.If(body=body, orelse=orelse):
+            return frozenset().union(*(_filled(s) for s in (*body, *orelse)))
+    return frozenset() if _only_refuses(statement) else frozenset({"?"})
+
+
+def _only_refuses(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Raise() | ast.Assert() | ast.Pass():
+            return True
+        case ast.Expr(value=ast.Call(func=func)):
+            return dotted(func).startswith(("logger.", "warnings."))
+        case ast.Expr(value=ast.Constant()):
+            return True
+        case ast.If(body=body, orelse=orelse):
+            return all(_only_refuses(s) for s in (*body, *orelse))
+    return False
