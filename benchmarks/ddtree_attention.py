@@ -79,7 +79,7 @@ class Case:
             KV_HEADS,
             self.rows * heads,
             self.context + self.rows,
-            attention.paged_tile(SIZE, 2, self.rows * heads),
+            attention.paged_tile(SIZE, 2, 2, self.rows * heads),
             torch.cuda.get_device_properties(0).multi_processor_count,
         )
 

@@ -38,29 +38,33 @@ class Tile(NamedTuple):
     stages: int
 
 
-def tree_tile(head_size: int, itemsize: int) -> Tile:
+def tree_tile(head_size: int, itemsize: int, cache_itemsize: int) -> Tile:
     """The cut of the tree part. Latency bounds it, not bytes or arithmetic: small tiles spread over the device.
 
     Args:
         itemsize: bytes of an operand of the matrix products (the query's type; 2 for e4m3).
+        cache_itemsize: bytes of an element of the caches; turning e4m3 into operands takes registers.
     """
     if itemsize == 4:
         return Tile(16, 16, 4, 2)  # fp32 products unroll into plain arithmetic: larger tiles spill registers
-    return Tile(32, 32, 8, 2) if head_size > 128 else Tile(32, 64, 4, 2)
+    if head_size > 128:
+        return Tile(32, 32, 8, 2)
+    return Tile(32, 32 if cache_itemsize == 1 else 64, 4, 2)
 
 
-def paged_tile(head_size: int, itemsize: int, packed_rows: int) -> Tile:
+def paged_tile(head_size: int, itemsize: int, cache_itemsize: int, packed_rows: int) -> Tile:
     """The cut of the context-and-tree kernel; fits the 99 KiB of shared memory of sm_86, sm_89 and sm_120.
 
     Args:
-        itemsize: as for `tree_tile`.
+        itemsize, cache_itemsize: as for `tree_tile`.
         packed_rows: rows of the tree times query heads of one KV head.
     """
     if itemsize == 4:
         return Tile(16, 16, 4, 2)
     if head_size > 128:
         return Tile(64, 32, 8, 2)
-    return Tile(64, 64, 4, 2) if packed_rows <= 64 else Tile(128, 64, 8, 2)
+    block_n = 32 if cache_itemsize == 1 else 64
+    return Tile(64, block_n, 4, 2) if packed_rows <= 64 else Tile(128, block_n, 8, 2)
 
 
 def plan_splits(
@@ -121,7 +125,7 @@ def tree_attention(
         raise ValueError("give slot_mapping, or both block_table and context_lens")
     heads, kv_heads, head_size = query.shape[1], key_cache.shape[2], query.shape[2]
     operand = _operand_type(query)
-    tile = tile or tree_tile(head_size, operand.primitive_bitwidth // 8)
+    tile = tile or tree_tile(head_size, operand.primitive_bitwidth // 8, key_cache.itemsize)
     group, requests = heads // kv_heads, len(row_starts) - 1
     anything = row_starts  # stands for the pointer of an argument that this launch does not read
     grid = (triton.cdiv(max_rows * group, tile.block_m), kv_heads, requests)
@@ -204,7 +208,7 @@ def paged_tree_attention(
     kv_heads = key_cache.shape[2]
     group, requests = heads // kv_heads, len(row_starts) - 1
     operand = _operand_type(query)
-    tile = tile or paged_tile(head_size, operand.primitive_bitwidth // 8, max_rows * group)
+    tile = tile or paged_tile(head_size, operand.primitive_bitwidth // 8, key_cache.itemsize, max_rows * group)
     anything = row_starts
     partial = scratch.view(-1) if needed and scratch is not None else anything
     partial_lse = partial[splits * rows * heads * head_size :] if needed else anything

@@ -30,10 +30,9 @@ def kernel(fn: object, dtype: str, head_size: int, cache: str = "", **constexprs
     """One specialisation for 32 query and 8 KV heads, N = 64, block size 16."""
     operand = TYPES[dtype]
     itemsize = operand.primitive_bitwidth // 8
+    sizes = head_size, itemsize, 1 if cache == E4M3_BYTES else itemsize
     is_tree = fn is kernels.tree_attention_kernel
-    tile = (
-        attention.tree_tile(head_size, itemsize) if is_tree else attention.paged_tile(head_size, itemsize, ROWS * GROUP)
-    )
+    tile = attention.tree_tile(*sizes) if is_tree else attention.paged_tile(*sizes, ROWS * GROUP)
     pointers = {
         **dict.fromkeys(("Merged", "Out", "Query"), dtype),
         **dict.fromkeys(("Key", "Value"), cache or dtype),
