@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -97,15 +98,32 @@ def scan(
     Raises:
         SpecauditError: the target cannot be reached, or holds no engine.
     """
+    with snapshot_of(target, options, cache, progress, consent) as (snapshot, servers):
+        return document_of(target, snapshot, servers, options.judge)
+
+
+@contextmanager
+def snapshot_of(
+    target: Target,
+    options: Options,
+    cache: Cache,
+    progress: Callable[[str], None] = lambda _: None,
+    consent: Callable[[str], bool] = lambda _: False,
+) -> Iterator[tuple[Snapshot, tuple[Server, ...]]]:
+    """The engine of a target, readable until the block ends, and the servers that run there; as in :func:`scan`.
+
+    Raises:
+        SpecauditError: the target cannot be reached, or holds no engine.
+    """
     means = Means(cache, lambda path: wanted(path, options.judge), progress, consent)
     with opened(target, means) as host:
         found = _choose(host, options.engine)
         progress(f"{target.spec}: {found.engine} {found.version or '(version unknown)'}")
-        snapshot = take(host, target, found, means.wants, cache, cache)
-        return _document(target, snapshot, host.servers(), options.judge)
+        yield take(host, target, found, means.wants, cache, cache), host.servers()
 
 
-def _document(target: Target, snapshot: Snapshot, servers: tuple[Server, ...], judge: Judge | None) -> Scan:
+def document_of(target: Target, snapshot: Snapshot, servers: tuple[Server, ...], judge: Judge | None) -> Scan:
+    """Everything that can be said of a snapshot."""
     made = classify(snapshot)
     findings: tuple[Finding, ...] = ()
     failures: tuple[Failure, ...] = ()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specaudit.cli.root import sub_app
 from specaudit.errors import Exit
+
+if TYPE_CHECKING:
+    from specaudit.cache import Cache
+    from specaudit.scan import Judge
 
 app = sub_app()
 
@@ -55,7 +59,6 @@ def scan(
     from specaudit.targets import LOCAL, parse
 
     wanted = [parse(spec, python=python) for spec in targets or [LOCAL]]
-    options = Options(engine=engine)
     progress = Progress(quiet)
 
     def consent(question: str) -> bool:
@@ -68,6 +71,7 @@ def scan(
     with Cache(folder()) as cache:
         if cache.problem:
             note(f"the cache {folder()} cannot be used ({cache.problem}); nothing will be kept for the next scan")
+        options = Options(engine, _judge(cache) if rules else None)
         for outcome in scan_all(wanted, options, cache, progress, consent):
             progress.clear()
             if outcome.error is not None:
@@ -82,3 +86,10 @@ def scan(
     if output is not None:
         document.write(output, data)
     raise typer.Exit(max((outcome.code for outcome in outcomes), default=Exit.CLEAN))
+
+
+def _judge(cache: Cache) -> Judge:
+    from specaudit.ruling.judge import RuleJudge
+    from specaudit.ruling.store import rulebook
+
+    return RuleJudge(rulebook(), cache)

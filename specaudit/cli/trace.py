@@ -1,12 +1,128 @@
-"""``specaudit trace``: to be filled."""
+"""``specaudit trace``: each hop from a configuration to the kernel that accepts."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import typer
+
 from specaudit.cli.root import sub_app
+from specaudit.errors import ConfigurationError, Exit
 
 app = sub_app()
 
 
 @app.command()
-def trace() -> None:
-    """To be filled."""
+def trace(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="As for scan.", show_default=False)],
+    method: Annotated[
+        str | None,
+        typer.Option("--method", metavar="NAME", help="The method (default: the configuration's, else all)."),
+    ] = None,
+    speculative_config: Annotated[
+        str | None,
+        typer.Option("--speculative-config", metavar="JSON|FILE", help="As given to the engine."),
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="An environment variable (repeatable).")
+    ] = None,
+    model_arch: Annotated[
+        str | None, typer.Option("--model-arch", metavar="NAME", help="The target model's architecture.")
+    ] = None,
+    draft_arch: Annotated[
+        str | None, typer.Option("--draft-arch", metavar="NAME", help="The draft model's architecture.")
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option("--python", metavar="PATH", help="The interpreter whose environment is meant.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", metavar="NAME", help="vllm or sglang, where both are installed.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Write a scan document with these paths to stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Print each hop from a configuration to the kernel, and when another path is taken."""
+    from specaudit import document
+    from specaudit.cache import Cache, folder
+    from specaudit.console import Progress, show_paths
+    from specaudit.scan import Options
+    from specaudit.targets import parse
+    from specaudit.tracing import Asked
+    from specaudit.tracing import trace as trace_target
+
+    settings = read_configuration(speculative_config) if speculative_config is not None else {}
+    named = settings.pop("method", None)
+    if method is not None and named is not None and method != named:
+        raise ConfigurationError(
+            f"--method says {method}, the configuration says {named}.", "Leave out one of the two."
+        )
+    asked = Asked(
+        method=method or named,
+        settings={**settings, **read_environment(env or ())},
+        model_architecture=model_arch,
+        draft_architecture=draft_arch,
+    )
+    progress = Progress(quiet)
+    with Cache(folder()) as cache:
+        scan = trace_target(parse(target, python=python), asked, Options(engine=engine), cache, progress)
+    progress.clear()
+    if json:
+        sys.stdout.buffer.write(document.encode(scan))
+    else:
+        show_paths(scan, scan.paths)
+    raise typer.Exit(Exit.INCOMPLETE if scan.errors else Exit.CLEAN)
+
+
+def read_configuration(text: str) -> dict[str, str | None]:
+    """A speculative configuration, as JSON or in a file, as settings by name.
+
+    Raises:
+        ConfigurationError: neither JSON nor a readable file with JSON; or not an object of plain values.
+    """
+    import json
+    from pathlib import Path
+
+    source = "--speculative-config"
+    if not text.lstrip().startswith("{"):
+        source = text
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as bad:
+            why = bad.strerror if isinstance(bad, OSError) else "it is not text"
+            raise ConfigurationError(
+                f"{source} is neither a JSON object nor a file that can be read: {why}.",
+                """Write for example --speculative-config '{"method": "eagle3", "num_speculative_tokens": 3}'.""",
+            ) from bad
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as bad:
+        raise ConfigurationError(f"{source} is no JSON: {bad}.", "Check quotes and commas.") from bad
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"{source} is no JSON object.", 'Write the options as {"name": value, …}.')
+    return {name: _setting(value) for name, value in values.items()}
+
+
+def _setting(value: Any) -> str | None:
+    """A value as conditions write it: ``true``, ``4``, ``eagle3``; ``None`` where nothing is set."""
+    import json
+
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value)
+
+
+def read_environment(items: Iterable[str]) -> Mapping[str, str]:
+    """``NAME=VALUE`` items by name.
+
+    Raises:
+        ConfigurationError: an item has no equals sign or no name.
+    """
+    found = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not name or not equals:
+            raise ConfigurationError(f"--env {item!r} has no value.", "Write --env NAME=VALUE.")
+        found[name] = value
+    return found
