@@ -51,19 +51,19 @@ def trace(
                 f"{target.spec} has no method {asked.method!r}.", f"It has: {', '.join(known) or 'none'}."
             )
         engine = ENGINES[snapshot.engine.name]
-        settings = {**asked.settings, **_architectures(asked, engine.config.architectures_field)}
+        settings = {**asked.settings, **_architectures(asked)}
         index = Index(snapshot.narrowed(engine.wants))
         methods = [asked.method] if asked.method else known
         paths = tuple(path for method in methods for path in trace_index(index, method, settings, scan.verifiers))
     return replace(scan, paths=paths)
 
 
-def _architectures(asked: Asked, many: str) -> dict[str, str]:
-    """Architectures under the names by which the engine's code asks for them: one, or a list that holds it."""
+def _architectures(asked: Asked) -> dict[str, str]:
+    """Architectures under the names by which configuration code asks for them: one, or a list that holds it."""
     named = {"model_config": asked.model_architecture, "draft_model_config": asked.draft_architecture}
     return {
         f"{owner}.{attribute}": value
         for owner, value in named.items()
         if value is not None
-        for attribute in (many, many.removesuffix("s"))
+        for attribute in ("architecture", "architectures")
     }

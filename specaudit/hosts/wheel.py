@@ -70,7 +70,7 @@ class WheelReader:
         Raises:
             OSError: there is no such member, or its data are damaged.
         """
-        with self._opened(path) as member:
+        with self.opened(path) as member:
             return member.read(MAX_SOURCE + 1)
 
     def ops(self, path: str) -> list[str]:
@@ -79,11 +79,16 @@ class WheelReader:
         Raises:
             OSError: the member's data are damaged.
         """
-        with self._opened(path) as member:
+        with self.opened(path) as member:
             return ops.of_stream(member)
 
     @contextmanager
-    def _opened(self, path: str) -> Iterator[IO[bytes]]:
+    def opened(self, path: str) -> Iterator[IO[bytes]]:
+        """One member as a stream.
+
+        Raises:
+            OSError: as :meth:`read`, also while the stream is read.
+        """
         info = self.members.get(path)
         if info is None:
             raise FileNotFoundError(f"{path} is not in {self.name}")

@@ -48,5 +48,5 @@ def _urlsafe(data: bytes) -> str:
 
 def part_of_release(root: Path, *patterns: str) -> dict[str, bytes]:
     """Some files of a real release, by path."""
-    found = sorted({file for pattern in patterns for file in root.glob(pattern)})
+    found = sorted({file for pattern in patterns for file in root.glob(pattern) if file.is_file()})
     return {file.relative_to(root).as_posix(): file.read_bytes() for file in found}
