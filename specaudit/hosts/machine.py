@@ -12,6 +12,8 @@ from specaudit.hosts.base import Answer
 from specaudit.hosts.frame import AnswerReader, compose
 from specaudit.hosts.shell import Ended, Shell
 
+#: Seconds beyond our deadline after which the far side ends itself: closing an SSH channel ends nothing there.
+GRACE = 2
 #: Interpreters tried in turn when the user names none; the first that is 3.8 or newer runs the script.
 INTERPRETERS = (
     "python3",
@@ -22,13 +24,13 @@ INTERPRETERS = (
     "/opt/conda/bin/python3",
 )
 
-# "$0": seconds after which `timeout` ends the command, where there is a `timeout` that knows -k (closing an SSH channel
-# ends nothing). No exclamation mark and no newline: the login shell that takes this apart may be a csh.
+# "$0": seconds after which `timeout` ends the command, where there is a `timeout` that knows -k. No exclamation
+# mark and no newline: the login shell that takes this apart may be a csh.
 _START = (
     'for p in "$@"; do case $p in "~/"*) p=$HOME/${p#"~/"};; esac; c=$(command -v "$p" 2>/dev/null) || continue; '
     '"$c" -I -c "import sys; sys.exit(sys.version_info < (3, 8))" >/dev/null 2>&1 </dev/null || '
     '{ o="$o $c"; continue; }; '
-    'if timeout -k 1 5 true >/dev/null 2>&1; then exec timeout -k 10 "$0" "$c" -I -; fi; exec "$c" -I -; done; '
+    'if timeout -k 1 5 true >/dev/null 2>&1; then exec timeout -k 5 "$0" "$c" -I -; fi; exec "$c" -I -; done; '
     'echo "specaudit: no usable Python;$o" >&2; exit 127'
 )
 #: Exit status of the line above when no interpreter was usable; a shell uses it for "not found" as well.
@@ -70,7 +72,7 @@ class PythonCaller:
             IncompleteError: the script raised.
         """
         nonce = secrets.token_hex(16)
-        seconds = math.ceil(deadline) + 10
+        seconds = math.ceil(deadline) + GRACE
         chosen = python or self.python
         reader = AnswerReader(self.label, nonce)
         program = compose(script, request, blobs or {}, nonce, seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import threading
 import time
@@ -53,9 +54,9 @@ class SshShell:
             channel.exec_command("exec " + shlex.join(command))
             return self._converse(connection, channel, stdin, sink, until, deadline)
         except (paramiko.SSHException, EOFError, OSError) as error:
-            raise self._broken(connection, f"broke the connection: {error or type(error).__name__}") from error
+            raise self._broken(connection, f"broke the connection: {str(error) or type(error).__name__}") from error
         finally:
-            channel.close()
+            _close(channel)
 
     def close(self) -> None:
         """Ends the connection."""
@@ -100,10 +101,14 @@ class SshShell:
         if errors:
             raise errors[0]
         status: int | None = None
-        if not enough and channel.status_event.wait(min(STATUS_SECONDS, max(0.0, until - time.monotonic()))):
-            status = channel.exit_status if connection.alive and channel.exit_status >= 0 else None
         if not enough:
+            channel.status_event.wait(min(STATUS_SECONDS, max(0.0, until - time.monotonic())))
             drain.join(1.0)
+            status = channel.exit_status if channel.exit_status >= 0 else None
+            if status is None:  # ended by a signal, or the connection did: paramiko's thread may be about to notice
+                connection.transport.join(0.5)
+                if not connection.alive:
+                    raise self._broken(connection, "ended the connection before its command was done")
         return Ended(status, tail.text())
 
     def _broken(self, connection: Connection, what: str) -> UnreachableError:
@@ -113,20 +118,37 @@ class SshShell:
         )
 
 
+def _close(channel: paramiko.Channel) -> None:
+    # It says goodbye to a server that may be gone.
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        channel.close()
+
+
 def _feed(channel: paramiko.Channel, data: bytes) -> None:
-    try:
-        channel.sendall(data)
+    sent = 0
+    while sent < len(data) and not channel.closed:
+        try:
+            sent += channel.send(data[sent : sent + CHUNK])
+        except TimeoutError:  # of the channel: it holds for every direction
+            continue
+        except (OSError, EOFError, paramiko.SSHException):
+            return  # the command ended, or the connection did: the reader of stdout sees it too
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
         channel.shutdown_write()
-    except (OSError, EOFError, paramiko.SSHException):
-        return  # the command ended, or the connection did: the reader of stdout sees it too
 
 
 def _drain(channel: paramiko.Channel, tail: Tail, errors: list[UnreachableError]) -> None:
-    try:
-        while chunk := channel.recv_stderr(CHUNK):
+    while True:
+        try:
+            chunk = channel.recv_stderr(CHUNK)
+            if not chunk:
+                return
             tail.feed(chunk)
-    except UnreachableError as error:
-        errors.append(error)
-        channel.close()
-    except (OSError, EOFError):
-        return
+        except TimeoutError:
+            continue
+        except UnreachableError as error:
+            errors.append(error)
+            _close(channel)
+            return
+        except (OSError, EOFError):
+            return
