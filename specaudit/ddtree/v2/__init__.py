@@ -1,6 +1,4 @@
-"""DDTree inside vLLM's V2 model runner: the modules that the recipe installs beside the core and hooks into the engine.
-
-Everything here runs in the engine's process. One step, in order (the engine's own stage in brackets):
+"""DDTree in vLLM's V2 model runner. One step, in order (the engine's own stage in brackets):
 
     [prepare_attn]   rows.prepare: depth positions in place, ancestor masks and context lengths in batch order
     [attention]      context.forward: the chain's own kernel over the context, the core's tree kernel over the tree

@@ -21,8 +21,8 @@ from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler, g
 
 from ..kernels import walk
 from ..layout import Tree, Walk
-from .rows import path_rows
-from .state import TreeState
+from ..engine.rows import path_rows
+from ..engine.state import TreeState
 
 
 class TreeRejectionSampler(RejectionSampler):

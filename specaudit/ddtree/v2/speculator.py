@@ -21,11 +21,11 @@ from vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils import get_eagle3_aux_lay
 
 from ..kernels import best_first, draft_table
 from ..layout import Table, Tree
-from .commit import Commit
-from .context import attach
-from .rows import CompactBuffers, compact, prepare, scatter, write_chains
-from .settings import Settings, read
-from .state import CHAIN, TREE, TreeState
+from ..engine.commit import Commit
+from ..engine.context import attach
+from ..engine.rows import CompactBuffers, compact, prepare, scatter, write_chains
+from ..engine.settings import Settings, read
+from ..engine.state import CHAIN, TREE, TreeState
 
 
 class DDTreeSpeculator(DFlashSpeculator):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from specaudit.ddtree.v2.settings import Settings, default_max_batch, read
-from specaudit.ddtree.v2.state import CHAIN, TREE, VOID, Step, TreeState, chain_only
+from specaudit.ddtree.engine.settings import Settings, default_max_batch, read
+from specaudit.ddtree.engine.state import CHAIN, TREE, VOID, Step, TreeState, chain_only
 
 K = 15
 

@@ -1,4 +1,4 @@
-"""The V2 runner's small kernels against the core's plain-torch reference."""
+"""The small kernels around the forward pass against the core's plain-torch reference."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import torch
 
 from specaudit.ddtree import reference
 from specaudit.ddtree.layout import Tree, Walk
-from specaudit.ddtree.v2.rows import CompactBuffers, compact, path_rows, prepare, scatter, write_chains
-from specaudit.ddtree.v2.settings import Settings
-from specaudit.ddtree.v2.state import TreeState
+from specaudit.ddtree.engine.rows import CompactBuffers, compact, path_rows, prepare, scatter, write_chains
+from specaudit.ddtree.engine.settings import Settings
+from specaudit.ddtree.engine.state import TreeState
 
 NODES, HORIZON, SLOTS = 40, 5, 6  # 41 rows: two ancestor words
 

@@ -42,6 +42,7 @@ def _prepare_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
     WORDS: tl.constexpr,
+    BY_SLOT: tl.constexpr,
 ):
     b = tl.program_id(0)
     row = tl.arange(0, BLOCK)
@@ -57,8 +58,13 @@ def _prepare_kernel(
         length = tl.load(RowStarts + b + 1) - start
         count = tl.full([], 1, tl.int32)
         if b < tree_requests:
-            context = tl.load(NumComputed + slot)
-            if context >= tl.load(PrefillLens + slot):  # below it, drafts are placeholders that nobody proposed
+            if BY_SLOT:
+                context = tl.load(NumComputed + slot)
+                drafted = context >= tl.load(PrefillLens + slot)  # below it, drafts are placeholders
+            else:
+                context = tl.load(NumComputed + b)
+                drafted = slot >= 0
+            if drafted:
                 count = tl.minimum(tl.load(FromRows + slot), length)
     tl.store(ContextLens + b, context)
     tl.store(ToRows + b, count)
@@ -89,13 +95,15 @@ def prepare(
     slots: Tensor,
     row_starts: Tensor,
     num_computed: Tensor,
-    prefill_lens: Tensor,
+    prefill_lens: Tensor | None,
     tree_requests: int,
 ) -> None:
     """Gather the step's trees into batch order and write depth positions in place, after the KV slots were computed.
 
-    positions [T] int64; slots [B] int64; row_starts [B + 1] int32; num_computed, prefill_lens [S] int32 by slot. The
-    first `tree_requests` requests are trees; the others become a root alone. Padded requests up to S become inert.
+    positions [T] int64; row_starts [B + 1] int32. slots [B]: where each request's tree lies. With prefill_lens [S] the
+    slots are the engine's request slots and num_computed [S] is by slot; without it they are rows of the step before
+    (-1: was not in it, has no tree) and num_computed [B] is in batch order. The first `tree_requests` requests are
+    trees; the others become a root alone. Padded requests up to S become inert.
     """
     source, batch = state.slots, state.batch
     words = batch.ancestors.shape[2]
@@ -105,7 +113,7 @@ def prepare(
         slots,
         row_starts,
         num_computed,
-        prefill_lens,
+        num_computed if prefill_lens is None else prefill_lens,
         source.parents,
         source.depths,
         source.first_child,
@@ -124,6 +132,7 @@ def prepare(
         W=words,
         BLOCK=triton.next_power_of_2(state.rows),
         WORDS=triton.next_power_of_2(words),
+        BY_SLOT=prefill_lens is not None,
     )
 
 

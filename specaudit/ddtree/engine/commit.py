@@ -24,12 +24,20 @@ class Commit:
             for name in group.layer_names:
                 if name in draft_layers:
                     continue
-                cache = layers[name].kv_cache
-                view = cache.transpose(1, 2)  # [blocks, heads, block_size, 2 * head_size] -> slots before heads
-                by_layout.setdefault((view.shape, view.stride(), view.dtype), []).append(view)
+                for view in cache_views(layers[name].kv_cache):
+                    by_layout.setdefault((view.shape, view.stride(), view.dtype), []).append(view)
             self.caches += [(gid, KVCaches.of(views)) for views in by_layout.values()]
 
     def run(self, state: TreeState, slot_mappings: Tensor, row_starts: Tensor) -> None:
         """slot_mappings [groups, T] int64 and row_starts [B + 1] int32 of the step that was just sampled."""
         for gid, caches in self.caches:
             commit_kv(caches, slot_mappings[gid], state.walk, row_starts)
+
+
+def cache_views(cache: Tensor) -> tuple[Tensor, ...]:
+    """A layer's cache as views [blocks, block_size, heads, bytes of a head]: one of K and V together, or one each.
+
+    FlashAttention's layouts: [blocks, heads, block_size, 2 * head_size] in newer engines, [2, blocks, block_size, heads,
+    head_size] in older ones.
+    """
+    return tuple(cache) if cache.dim() == 5 else (cache.transpose(1, 2),)
