@@ -8,7 +8,7 @@ JOBS ?= 2
 ENGINE ?= vllm==0.33.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format lock check-readme releases bench clean
+.PHONY: help demo test lint format lock check-readme releases bench schemas clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -38,7 +38,10 @@ bench: $(BIN)/.dev ## Time the scan beside semgrep, ast-grep and grep; prints a 
 	$(BIN)/python benchmarks/scan.py
 
 lock: $(BIN)/.dev ## Write constraints.txt: the versions that pip resolves today.
-	$(BIN)/python benchmarks/lock.py > constraints.txt.new && mv constraints.txt.new constraints.txt
+	$(BIN)/python .ci/lock.py > constraints.txt.new && mv constraints.txt.new constraints.txt
+
+schemas: $(BIN)/.dev ## Write the JSON schemas that reports/ publishes.
+	$(BIN)/python -c 'import pathlib; from specaudit import document as d; d.publish_schemas(pathlib.Path("reports"))'
 
 clean: ## Remove what was built; the cache of releases is under ~/.cache/specaudit.
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

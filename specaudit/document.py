@@ -113,6 +113,13 @@ def json_schema(kind: type[Scan] | type[Run]) -> dict[str, Any]:
     }
 
 
+def publish_schemas(folder: Path) -> None:
+    """Writes the schemas of both kinds of document into a folder."""
+    for name, kind in (("scan-1", Scan), ("run-1", Run)):
+        made = msgspec.json.format(msgspec.json.encode(json_schema(kind)), indent=2)
+        (folder / f"{name}.schema.json").write_bytes(made + b"\n")
+
+
 class _Header(msgspec.Struct):
     schema: str = ""
 
