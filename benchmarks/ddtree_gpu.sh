@@ -8,7 +8,7 @@ mkdir -p "$out"
 export PYTHONPATH=. PYTHONUNBUFFERED=1
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
-timeout 200 python3 -m pytest tests/ddtree -q -p no:cacheprovider --confcutdir=tests/ddtree -n 8 --maxfail=30 \
+timeout 200 python3 -m pytest tests/ddtree -q -p no:cacheprovider -p no:benchmark --confcutdir=tests/ddtree -n 8 --maxfail=30 \
     --deselect tests/ddtree/test_compile.py --ignore-glob='*generate*' ${TESTS:-} >"$out/tests.txt" 2>&1
 tail -3 "$out/tests.txt"
 timeout 150 python3 benchmarks/ddtree.py --json "$out/ddtree.json" 2>&1 | tee "$out/ddtree.txt"

@@ -27,8 +27,8 @@ from .layout import MAX_HORIZON, MAX_NODES, MAX_VOCABULARY, Table, Tree
 
 CHUNK = 8192  # logits a program of _scan reads
 SCAN_WARPS = 4
-LINK_ROWS = 32  # rows a program of _link writes
-LINK_WARPS = 4
+LINK_ROWS = 8  # rows a program of _link writes
+LINK_WARPS = 1
 
 
 class Fanout(NamedTuple):
@@ -45,7 +45,7 @@ def fanout(nodes: int) -> Fanout:
 
 def select_warps(top: int) -> int:
     """Enough threads to keep a sort of `top` times a group size in registers."""
-    return 4 if top <= 64 else 8 if top <= 128 else 16
+    return 8 if top <= 128 else 16
 
 
 # ---- stage one ----
@@ -93,12 +93,15 @@ def _scan(
         mask=super_group < supers,
     )
 
+    # The sum of exp(y - top), y = x / temperature. Few instructions per logit: they, not the bytes, bound a large batch.
     inverse = 1.0 / _divisor(temperature_ptr, b)
-    y = _largest_finite(x * inverse)
-    top = tl.max(tl.max(y, axis=1), axis=0)
-    total = tl.sum(tl.sum(tl.exp(y - tl.where(top == float("-inf"), 0.0, top)), axis=1), axis=0)
+    highest = tl.max(super_best, axis=0)
+    top = _largest_finite(highest * inverse)
+    power = (x - tl.where(highest == float("-inf"), 0.0, highest)) * (inverse * 1.4426950408889634)
+    total = tl.sum(tl.sum(tl.exp2(power), axis=1), axis=0)
+    huge = top == 3.4028234663852886e38  # then log(total) is lost in rounding, and total may be infinite or NaN
     tl.store(partial_ptr + row * splits + split, top)
-    tl.store(partial_ptr + (rows + row) * splits + split, total)
+    tl.store(partial_ptr + (rows + row) * splits + split, tl.where(huge, 1.0, total))
 
 
 @triton.jit
@@ -130,20 +133,22 @@ def _select(
     position = row % horizon
     base = logits_ptr + b.to(tl.int64) * batch_stride + position.to(tl.int64) * position_stride
 
+    TYPE: tl.constexpr = logits_ptr.dtype.element_ty
     index = tl.arange(0, SUPERS)
     value = tl.load(super_ptr + row.to(tl.int64) * supers + index, mask=index < supers, other=float("-inf"))
-    index = _index_of(tl.topk(_sort_key(value.to(tl.float32), index), TOP))  # super-groups
+    index = _index_of(tl.topk(_sort_key(value, index, TYPE), TOP), TYPE)  # super-groups
 
     index = tl.reshape(index[:, None] * FAN + tl.arange(0, FAN)[None, :], (TOP * FAN,))
     inside = index < supers * FAN
     value = tl.load(group_ptr + row.to(tl.int64) * supers * FAN + index, mask=inside, other=float("-inf"))
-    index = _index_of(tl.topk(_sort_key(value.to(tl.float32), index), TOP))  # groups
+    groups = tl.sort(_index_of(tl.topk(_sort_key(value, index, TYPE), TOP), TYPE))  # lowest ids first
 
-    index = tl.reshape(index[:, None] * GROUP + tl.arange(0, GROUP)[None, :], (TOP * GROUP,))
-    value = tl.load(base + index, mask=index < vocabulary, other=float("-inf")).to(tl.float32)
-    key = tl.topk(_sort_key(tl.where(value != value, float("-inf"), value), index), TOP)
-    index = _index_of(key)  # ids
-    value = _value_of(key)
+    index = tl.reshape(groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :], (TOP * GROUP,))
+    value = tl.load(base + index, mask=index < vocabulary, other=float("-inf"))
+    key = tl.topk(_sort_key(value, tl.arange(0, TOP * GROUP), TYPE), TOP)  # by place among the candidates
+    place = _index_of(key, TYPE)
+    index = tl.gather(groups, place // GROUP, axis=0) * GROUP + place % GROUP  # ids
+    value = _value_of(key, TYPE)
 
     split = tl.arange(0, SPLITS)
     top = tl.load(partial_ptr + row * splits + split, mask=split < splits, other=float("-inf"))
@@ -163,26 +168,50 @@ def _select(
 
 
 @triton.jit
-def _sort_key(value, index):
-    """int64 keys that sort by value, equal values by lowest index: ordered bits above, the index's complement below."""
-    bits = tl.where(value == 0.0, 0.0, value).to(tl.int32, bitcast=True)  # one zero
-    return (_ordered(bits).to(tl.int64) << 32) | (0x7FFFFFFF - index).to(tl.int64)
+def _sort_key(value, index, TYPE: tl.constexpr):
+    """Keys that sort by value, equal values by lowest index: the value's ordered bits above the index's complement.
+
+    int32 for 16-bit types (indices below 2^16), int64 for float32. NaN counts as -inf, -0 as 0.
+    """
+    value = value.to(tl.float32)
+    value = tl.where(value == 0.0, 0.0, tl.where(value != value, float("-inf"), value))
+    if tl.float32 == TYPE:
+        return (_ordered(value.to(tl.int32, bitcast=True)).to(tl.int64) << 32) | (0x7FFFFFFF - index).to(tl.int64)
+    if tl.bfloat16 == TYPE:
+        bits = value.to(tl.int32, bitcast=True) >> 16
+    else:
+        bits = value.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32)
+    return (_ordered16(bits) << 16) | (0xFFFF - index)
 
 
 @triton.jit
-def _index_of(key):
-    return 0x7FFFFFFF - (key & 0x7FFFFFFF).to(tl.int32)
+def _index_of(key, TYPE: tl.constexpr):
+    if tl.float32 == TYPE:
+        return 0x7FFFFFFF - (key & 0x7FFFFFFF).to(tl.int32)
+    return 0xFFFF - (key & 0xFFFF)
 
 
 @triton.jit
-def _value_of(key):
-    return _ordered((key >> 32).to(tl.int32)).to(tl.float32, bitcast=True)
+def _value_of(key, TYPE: tl.constexpr):
+    """The value of a key, as float32."""
+    if tl.float32 == TYPE:
+        return _ordered((key >> 32).to(tl.int32)).to(tl.float32, bitcast=True)
+    bits = _ordered16(key >> 16)
+    if tl.bfloat16 == TYPE:
+        return (bits << 16).to(tl.float32, bitcast=True)
+    return bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
 def _ordered(bits):
-    """float32 bits as an int32 of the same order; its own inverse."""
+    """Bits of a float32 as an int32 of the same order; its own inverse."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def _ordered16(bits):
+    """The same for the bits of a 16-bit float, sign-extended to int32."""
+    return bits ^ ((bits >> 31) & 0x7FFF)
 
 
 @triton.jit
@@ -242,45 +271,37 @@ def _grow(
         limit = tl.where(budget == 0, tl.minimum(chain, N), limit)
     spine = tl.minimum(tl.minimum(spine, chain), limit)
 
+    # What a row's lane holds: its score, its candidate's score, and that candidate's place in the order of equals:
+    # depth of the row, the row, rank of the candidate (ranks and rows below 2^10).
     NONE: tl.constexpr = -2147483648
-    IMPOSSIBLE: tl.constexpr = -2139095041  # _ordered bits of -inf
-    BIG: tl.constexpr = 2147483647
-    score = tl.zeros((N_POW2,), tl.float32)  # of the row
-    depth = tl.zeros((N_POW2,), tl.int32)  # of the row
-    rank = tl.zeros((N_POW2,), tl.int32)  # of the row's candidate
-    offer = _offer(logprobs_ptr, bonus_ptr, score, depth, rank, rows == 0, K, N)
-    offer = tl.where(rows == 0, offer, NONE)
+    IMPOSSIBLE: tl.constexpr = -2139095041  # ordered bits of -inf
+    score = tl.zeros((N_POW2,), tl.float32)
+    order = tl.where(rows == 0, 0, 2147483647)
+    offer = tl.where(rows == 0, _offer(0.0, 0, 0, logprobs_ptr, bonus_ptr, K, N), NONE)
 
     count = 0  # nodes so far
-    alive = limit > 0
-    while alive:
-        open_ = (count >= spine) | (rows == count)  # the first nodes are the spine: each a child of the last
-        open_offer = tl.where(open_, offer, NONE)
-        best = tl.max(open_offer, axis=0)
-        alive = best > IMPOSSIBLE
-        if alive:
-            # among equal scores the lowest (depth, parent row, rank); a parent has one rank on offer
-            order = (depth << 20) | (rows << 10) | rank
-            order = tl.min(tl.where(open_offer == best, order, BIG), axis=0)
-            parent = (order >> 10) & 1023
-            new_rank = order & 1023
-            new_depth = (order >> 20) + 1
-            new_score = _ordered(best).to(tl.float32, bitcast=True)
-            count += 1
-            tl.store(parents_ptr + count, parent)
-            tl.store(depths_ptr + count, new_depth)
-            tl.store(ranks_ptr + count, new_rank)
-            tl.store(scores_ptr + count, new_score)
+    eligible = offer
+    best = tl.max(eligible, axis=0)
+    while (count < limit) & (best > IMPOSSIBLE):
+        first = tl.min(tl.where(eligible == best, order, 2147483647), axis=0)
+        parent = (first >> 10) & 1023
+        rank = first & 1023
+        depth = first >> 20  # of the parent
+        new_score = _ordered(best).to(tl.float32, bitcast=True)
+        count += 1
+        tl.store(parents_ptr + count, parent)
+        tl.store(depths_ptr + count, depth + 1)
+        tl.store(ranks_ptr + count, rank)
+        tl.store(scores_ptr + count, new_score)
 
-            is_parent = rows == parent
-            is_new = rows == count
-            rank = tl.where(is_parent, new_rank + 1, rank)
-            depth = tl.where(is_new, new_depth, depth)
-            score = tl.where(is_new, new_score, score)
-            changed = is_parent | is_new
-            fresh = _offer(logprobs_ptr, bonus_ptr, score, depth, rank, changed, K, N)
-            offer = tl.where(changed, fresh, offer)
-            alive = count < limit
+        is_parent = rows == parent
+        is_new = rows == count
+        offer = tl.where(is_parent, _offer(score, depth, rank + 1, logprobs_ptr, bonus_ptr, K, N), offer)
+        offer = tl.where(is_new, _offer(new_score, depth + 1, 0, logprobs_ptr, bonus_ptr, K, N), offer)
+        order = tl.where(is_parent, first + 1, tl.where(is_new, ((depth + 1) << 20) | (count << 10), order))
+        score = tl.where(is_new, new_score, score)
+        eligible = tl.where((count >= spine) | is_new, offer, NONE)  # in the spine each node is a child of the last
+        best = tl.max(eligible, axis=0)
 
     row = tl.arange(0, N_POW2 * 2)
     inert = (row <= N) & ((row > count) | (row == 0))
@@ -293,12 +314,11 @@ def _grow(
 
 
 @triton.jit
-def _offer(logprobs_ptr, bonus_ptr, score, depth, rank, changed, K, N):
-    """Ordered bits of the score of each changed row's child of that rank."""
-    inside = changed & (depth < K) & (rank < N)
-    step = tl.load(logprobs_ptr + depth * N + rank, mask=inside, other=float("-inf"))
+def _offer(score, depth, rank, logprobs_ptr, bonus_ptr, K, N):
+    """Ordered bits of the score of the child of that rank of a row with that score and depth."""
+    step = tl.load(logprobs_ptr + depth * N + rank, mask=(depth < K) & (rank < N), other=float("-inf"))
     if bonus_ptr is not None:
-        step += tl.load(bonus_ptr + depth, mask=inside, other=0.0)
+        step += tl.load(bonus_ptr + depth, mask=depth < K, other=0.0)
     return _ordered((score + step).to(tl.int32, bitcast=True))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .layout import Tree, Walk
 
-CHUNK = 16384  # logits a program of _argmax_chunk reads
+CHUNK = 8192  # logits a program of _argmax_chunk reads
 ARGMAX_WARPS = 8
 
 

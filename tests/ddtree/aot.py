@@ -116,7 +116,7 @@ def core_kernels() -> list[Kernel]:
             walk._walk,
             walked | flat | pointers("*i32", tree + " best_id_ptr") | pointers("*fp32", "best_ptr")
             | integers("splits R D W"),
-            {"ROWS": 128, "DEPTHS": 16, "SPLITS": 16},
+            {"ROWS": 128, "DEPTHS": 16, "SPLITS": 32},
             walk.warps(128),
         ),
         Kernel(

@@ -29,8 +29,12 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("ddtree")
 
-# Triton 3.6's interpreter makes an int of an array of one element in every loop.
-INTERPRETER_WARNING = "ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning"
+INTERPRETER_WARNINGS = (
+    # Triton 3.6's interpreter makes an int of an array of one element in every loop.
+    "ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning",
+    # Infinities and NaN follow IEEE rules on both sides; only numpy speaks of it.
+    "ignore:(overflow|invalid value|divide by zero) encountered:RuntimeWarning",
+)
 
 MARKERS = {
     "gpu": "needs a CUDA device",
@@ -51,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in (item for item in items if "ddtree" in item.path.parts):
-        item.add_marker(pytest.mark.filterwarnings(INTERPRETER_WARNING))
+        item.add_marker(pytest.mark.filterwarnings(*INTERPRETER_WARNINGS))
         for name, cannot in CANNOT_RUN.items():
             if cannot and item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=f"NOT RUN: {MARKERS[name]}"))
