@@ -93,7 +93,7 @@ def _scan(
         mask=super_group < supers,
     )
 
-    # The sum of exp(y - top), y = x / temperature. Few instructions per logit: they, not the bytes, bound a large batch.
+    # The sum of exp(y - top), y = x / temperature, in few instructions: they, not the bytes, bound a large batch.
     inverse = 1.0 / _divisor(temperature_ptr, b)
     highest = tl.max(super_best, axis=0)
     top = _largest_finite(highest * inverse)
