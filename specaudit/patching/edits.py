@@ -17,6 +17,7 @@ import textwrap
 import tokenize
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from specaudit.errors import RecipeRefused
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     Captured = dict[str, Any]
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\r|\n|\Z)")
+#: Spaces of one indentation step in the engines' sources.
+_INDENT = 4
 _HINT = "This release has another shape; scan it to see whether the defect is there at all."
 
 
@@ -61,7 +64,7 @@ class FileEdit:
             self._encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
             text = data.decode(self._encoding)
             self._lines = _split(text)
-            self._definitions = outline(self.text).definitions
+            self._reread()
         except (SyntaxError, UnicodeDecodeError) as bad:
             raise RecipeRefused(f"{path} cannot be read as Python: {bad}.", _HINT) from bad
         ends = [line.end for line in self._lines if line.end]
@@ -91,11 +94,11 @@ class FileEdit:
         parse: Callable[[str], libcst.CSTNode] = _expression if _is_expression(anchor) else _statement
         matcher = _matcher(parse(anchor))
 
-        def edit(tree: libcst.Module, node: libcst.CSTNode) -> libcst.CSTNode:
-            captured = matchers.extract(node, matcher) or {}
-            return _swap(tree, node, [_filled(parse(code), captured)])
+        def edit(tree: libcst.Module, depth: int) -> libcst.Module:
+            (node,) = matchers.findall(tree, matcher)
+            return _swap(tree, node, [_filled(parse(code), matchers.extract(node, matcher) or {})])
 
-        self._edit(scope, anchor, matcher, edit)
+        self._edit(scope, anchor, partial(_same, _pattern(anchor)), edit)
 
     def replace_argument(self, scope: str, function: str, argument: int | str, code: str) -> None:
         """Replaces one argument of the one call of ``function`` in a scope.
@@ -108,66 +111,59 @@ class FileEdit:
         import libcst
         from libcst import matchers
 
-        called: Any = _matcher(_expression(function))
-        arguments: Any = matchers.DoNotCare()
-        if isinstance(argument, str):
-            named = matchers.Arg(keyword=matchers.Name(argument))
-            arguments = [matchers.ZeroOrMore(), named, matchers.ZeroOrMore()]
-        matcher = matchers.Call(func=called, args=arguments)
+        called, matcher = _pattern(function), _matcher(_expression(function))
 
-        def edit(tree: libcst.Module, node: libcst.CSTNode) -> libcst.CSTNode:
-            assert isinstance(node, libcst.Call)
-            keywords = [arg.keyword.value if arg.keyword else None for arg in node.args]
-            place = keywords.index(argument) if isinstance(argument, str) else argument
-            old = node.args[place]
+        def wanted(node: ast.AST) -> bool:
+            fits = isinstance(node, ast.Call) and _same(called, node.func)
+            return fits and (isinstance(argument, int) or argument in {k.arg for k in node.keywords})  # type: ignore[attr-defined]
+
+        def edit(tree: libcst.Module, depth: int) -> libcst.Module:
+            found = [n for n in matchers.findall(tree, matchers.Call()) if matchers.matches(n.func, matcher)]  # type: ignore
+            (call,) = [n for n in found if isinstance(n, libcst.Call)]
+            keywords = [arg.keyword.value if arg.keyword else None for arg in call.args]
+            old = call.args[keywords.index(argument) if isinstance(argument, str) else argument]
             return _swap(tree, old, [old.with_changes(value=_expression(code))])
 
-        shown = f"{function}(…), argument {argument}"
-        self._edit(scope, shown, matcher, edit)
+        self._edit(scope, f"{function}(…), argument {argument}", wanted, edit)
 
     def insert_before(self, scope: str, anchor: str, code: str) -> None:
         """Inserts statements before the one statement that matches."""
-        self._insert(scope, anchor, code, lambda node, new: [*new, node])
+        self._insert(scope, anchor, code, before=True)
 
     def insert_after(self, scope: str, anchor: str, code: str) -> None:
         """Inserts statements after the one statement that matches."""
-        self._insert(scope, anchor, code, lambda node, new: [node, *new])
+        self._insert(scope, anchor, code, before=False)
 
-    def _insert(
-        self,
-        scope: str,
-        anchor: str,
-        code: str,
-        order: Callable[[libcst.CSTNode, list[libcst.CSTNode]], list[libcst.CSTNode]],
-    ) -> None:
-        matcher, new = _matcher(_statement(anchor)), _statements(code)
-        self._edit(scope, anchor, matcher, lambda tree, node: _swap(tree, node, order(node, new)))
+    def _insert(self, scope: str, anchor: str, code: str, before: bool) -> None:
+        new = _statements(code)
+
+        def edit(tree: libcst.Module, depth: int) -> libcst.Module:
+            node = _below(tree, depth)
+            return _swap(tree, node, [*new, node] if before else [node, *new])
+
+        self._edit(scope, anchor, partial(_same, _pattern(anchor)), edit)
 
     def _edit(
         self,
         scope: str,
         anchor: str,
-        matcher: BaseMatcherNode,
-        edit: Callable[[libcst.Module, libcst.CSTNode], libcst.CSTNode],
+        wanted: Callable[[ast.AST], bool],
+        edit: Callable[[libcst.Module, int], libcst.Module],
     ) -> None:
+        """Finds the one place by ``ast``, and gives libcst the smallest statement around it."""
         import libcst
-        from libcst import matchers
-        from libcst.metadata import MetadataWrapper, PositionProvider
 
-        found = self.definition(scope)
-        body = "".join(line.text + "\n" for line in self._lines[found.first - 1 : found.end])
-        # Under an "if", a method parses at its own indentation: no line of a string has to be moved.
-        head = "if True:\n" if body[:1].isspace() else ""
-        config = libcst.PartialParserConfig(default_indent="    ")
-        wrapper = MetadataWrapper(libcst.parse_module(head + body, config), unsafe_skip_copy=True)
-        nodes = matchers.findall(wrapper.module, matcher)
-        positions = wrapper.resolve(PositionProvider)
-        shift = found.first - 1 - head.count("\n")
-        lines = [positions[node].start.line + shift for node in nodes]
-        self._once(anchor, scope, lines)
-        changed = edit(wrapper.module, nodes[0])
-        assert isinstance(changed, libcst.Module)
-        self._splice(found.first, found.end, changed.code[len(head) :])
+        around = self._node(self.definition(scope))
+        nodes = [node for node in ast.walk(around) if wanted(node)]
+        self._once(anchor, scope, [node.lineno for node in nodes])  # type: ignore[attr-defined]
+        first, end = _statement_around(around, nodes[0])
+        body = "".join(line.text + "\n" for line in self._lines[first - 1 : end])
+        # Under as many "if"s, a statement parses at its own indentation: no line of a string has to be moved.
+        indent = len(body) - len(body.lstrip(" "))
+        steps = range(0, indent, _INDENT) if indent % _INDENT == 0 else (0,)
+        head = "".join(" " * step + "if True:\n" for step in steps)
+        changed = edit(libcst.parse_module(head + body), head.count("\n"))
+        self._splice(first, end, changed.code[len(head) :])
 
     # --- edits between definitions ----------------------------------------------------------------------------------
 
@@ -188,7 +184,7 @@ class FileEdit:
             name: what to import.
             module: from where; by default from where ``beside`` comes.
         """
-        imports = [n for n in ast.parse(self.text).body if isinstance(n, ast.ImportFrom)]
+        imports = [n for n in self._tree.body if isinstance(n, ast.ImportFrom)]
         names = [(node, alias.name) for node in imports for alias in node.names if alias.asname is None]
         if any(imported == name for _, imported in names):
             return
@@ -235,20 +231,30 @@ class FileEdit:
         matcher = difflib.SequenceMatcher(None, [line.text for line in old], new, autojunk=False)
         for tag, a, b, c, d in matcher.get_opcodes():
             merged += old[a:b] if tag == "equal" else [_Line(text, self._end, None) for text in new[c:d]]
+        merged[-1] = dataclasses.replace(merged[-1], end=old[-1].end)  # a file may end without a line end
         self._lines[first - 1 : end] = merged
-        self._reread()
+        self._changed()
 
     def _write(self, after: int, text: str) -> None:
         if not self._lines[after - 1].end:
             self._lines[after - 1] = dataclasses.replace(self._lines[after - 1], end=self._end)
         self._lines[after:after] = [_Line(line, self._end, None) for line in text.split("\n")[:-1]]
-        self._reread()
+        self._changed()
 
-    def _reread(self) -> None:
+    def _changed(self) -> None:
         try:
-            self._definitions = outline(self.text).definitions
+            self._reread()
         except SyntaxError as bad:
             raise RecipeRefused(f"{self.path} would not be Python after the edit: {bad}.", "Report it.") from bad
+
+    def _reread(self) -> None:
+        text = self.text
+        self._tree = ast.parse(text)
+        self._definitions = outline(text).definitions
+
+    def _node(self, definition: Definition) -> ast.AST:
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        return next(n for n in ast.walk(self._tree) if isinstance(n, kinds) and n.lineno == definition.line)
 
 
 def _split(text: str) -> list[_Line]:
@@ -259,6 +265,51 @@ def _split(text: str) -> list[_Line]:
 
 
 # --- anchors --------------------------------------------------------------------------------------------------------
+
+_IGNORED = ("ctx", "kind", "type_comment", "type_params")
+
+
+def _pattern(anchor: str) -> ast.AST:
+    (statement,) = ast.parse(textwrap.dedent(anchor).strip()).body
+    return statement.value if isinstance(statement, ast.Expr) and _is_expression(anchor) else statement
+
+
+def _same(pattern: object, node: object) -> bool:
+    """Whether two pieces of syntax are alike; a name of two leading underscores is like any expression."""
+    if isinstance(pattern, ast.Name) and _stands_for_anything(pattern.id):
+        return isinstance(node, ast.expr)
+    if isinstance(pattern, list):
+        return (
+            isinstance(node, list)
+            and len(pattern) == len(node)
+            and all(_same(one, other) for one, other in zip(pattern, node, strict=True))
+        )
+    if not isinstance(pattern, ast.AST):
+        return pattern == node
+    return type(pattern) is type(node) and all(
+        _same(getattr(pattern, name, None), getattr(node, name, None))
+        for name in pattern._fields
+        if name not in _IGNORED
+    )
+
+
+def _stands_for_anything(name: str) -> bool:
+    return name.startswith("__") and not name.endswith("__")
+
+
+def _statement_around(tree: ast.AST, wanted: ast.AST) -> tuple[int, int]:
+    """First and last line of the innermost statement that holds a node; an ``elif`` belongs to its ``if``."""
+    best = tree
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt) and any(inner is wanted for inner in ast.walk(node)):
+            inside_elif = isinstance(best, ast.If) and node in best.orelse and node.col_offset == best.col_offset
+            best = best if inside_elif else node
+    decorators = getattr(best, "decorator_list", [])
+    first = min([best.lineno, *(d.lineno for d in decorators)])  # type: ignore[attr-defined]
+    return first, best.end_lineno  # type: ignore[attr-defined]
+
+
+# --- libcst ---------------------------------------------------------------------------------------------------------
 
 #: Fields that carry no meaning: an anchor matches whatever they hold.
 _LAYOUT = re.compile(
@@ -294,19 +345,12 @@ def _statements(code: str) -> list[libcst.CSTNode]:
     return [first.with_changes(leading_lines=[*module.header, *first.leading_lines]), *others]
 
 
-def _is_any(value: object) -> bool:
-    import libcst
-
-    return isinstance(value, libcst.Name) and value.value.startswith("__") and not value.value.endswith("__")
-
-
 def _matcher(node: libcst.CSTNode) -> BaseMatcherNode:
     """The matcher for a pattern: same types and names, whatever the layout."""
     import libcst
     from libcst import matchers
 
-    if _is_any(node):
-        assert isinstance(node, libcst.Name)
+    if isinstance(node, libcst.Name) and _stands_for_anything(node.value):
         return matchers.SaveMatchedNode(matchers.DoNotCare(), node.value)  # type: ignore[return-value]
     if isinstance(node, libcst.SimpleString):
         literal = node.evaluated_value
@@ -342,7 +386,18 @@ def _filled(node: libcst.CSTNode, captured: Captured) -> libcst.CSTNode:
     return filled
 
 
-def _swap(tree: libcst.Module, node: libcst.CSTNode, new: Sequence[libcst.CSTNode]) -> libcst.CSTNode:
+def _below(tree: libcst.Module, depth: int) -> libcst.CSTNode:
+    """The one statement under ``depth`` nested ``if``s."""
+    import libcst
+
+    (statement,) = tree.body
+    for _ in range(depth):
+        assert isinstance(statement, libcst.If)
+        (statement,) = statement.body.body  # type: ignore[assignment]
+    return statement
+
+
+def _swap(tree: libcst.Module, node: libcst.CSTNode, new: Sequence[libcst.CSTNode]) -> libcst.Module:
     """``tree`` with ``node`` replaced; comments and blank lines above it stay above what takes its place."""
     import libcst
 
@@ -352,9 +407,7 @@ def _swap(tree: libcst.Module, node: libcst.CSTNode, new: Sequence[libcst.CSTNod
                 return super().on_leave(original_node, updated_node)
             return libcst.FlattenSentinel(new) if len(new) > 1 else _with_layout(node, new[0])
 
-    changed = tree.visit(Swap())
-    assert isinstance(changed, libcst.Module)
-    return changed
+    return tree.visit(Swap())
 
 
 def _with_layout(old: libcst.CSTNode, new: libcst.CSTNode) -> libcst.CSTNode:

@@ -5,8 +5,8 @@
     install.json          which engine, where
     state.json            the machine's own journal after the operation
     plan.json             the plan of the operation
-    originals/vllm/…      each touched file as it was before everything
-    files/vllm/…          each touched file as it is now
+    originals/vllm/…      each file touched, as it was before everything
+    files/vllm/…          the same files, as they are now
 
 A change is recorded twice: before it is made, with the originals, so that nothing is lost whatever happens; and after.
 The machine keeps its own copy; this one is for reading, and for the day when that one is gone.
@@ -76,7 +76,7 @@ class Journal:
         originals: Mapping[str, bytes] | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Adds one commit. What is ``None`` stays as it was; an empty ``files`` says that nothing is changed any more.
+        """Adds one commit; what is ``None`` stays as it was.
 
         Raises:
             PatchError: there is no Git here, or the folder cannot be written.
@@ -115,9 +115,9 @@ class Journal:
             shown = repository.git.show("--no-ext-diff", "--format=", entry.identity, "--", "files", "plan.json")
         return f"{entry.identity[:12]}  {entry.date}  {entry.subject}\n\n{entry.body}\n{shown}\n"
 
-    def originals(self) -> dict[str, bytes]:
-        """The originals recorded last, by path."""
-        root = self.path / "originals"
+    def contents(self, what: str) -> dict[str, bytes]:
+        """The ``originals`` or ``files`` recorded last, by path."""
+        root = self.path / what
         return {p.relative_to(root).as_posix(): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
     @contextlib.contextmanager

@@ -87,17 +87,24 @@ def carry_out(place: Place, made: Plan, journals: Path | None = None) -> tuple[s
     before = {change.path: change.before for change in made.total if change.before is not None}
     notes: list[str] = []
     journal = journal_of(place, journals)
-    document = as_document(made)
-    _note(notes, lambda: journal.record(f"planned: {names}", plan=document, originals=_first(journal, before)))
+
+    def planned() -> None:
+        # What was recorded of applications that do not stand any more would only be confusing.
+        kept = bool(place.agent().status().applied)
+        originals = {**before, **(journal.contents("originals") if kept else {})}
+        files = {**(journal.contents("files") if kept else {}), **before}
+        journal.record(f"planned: {names}", plan=as_document(made), originals=originals, files=files)
+
+    _note(notes, planned)
     agent.apply([application(step) for step in made.steps], blobs)
     body = "\n".join(f"{change.path} {change.after_sha[:12]}" for change in made.total)
     _note(notes, lambda: _record(place, journal, f"applied: {names}", body))
     return tuple(notes)
 
 
-def take_back(place: Place, recipes: Sequence[str] | None = None, journals: Path | None = None) -> tuple[
-    Mapping[str, Any], tuple[str, ...]
-]:
+def take_back(
+    place: Place, recipes: Sequence[str] | None = None, journals: Path | None = None
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """Reverts applications (all by default) and records it; returns the agent's answer and notes for the user.
 
     Raises:
@@ -181,15 +188,11 @@ def journal_of(place: Place, folder: Path | None = None) -> Journal:
 
 
 def _record(place: Place, journal: Journal, subject: str, body: str) -> None:
+    """Records what the machine says now; a touched file that no application changes any more is its original again."""
     state, blobs = place.agent().fetch()
     expected = {c["path"]: c["after"] for a in state["applied"] for c in a["changes"]}
     files = {path: blobs[sha] for path, sha in expected.items() if sha in blobs}
-    journal.record(subject, body, state=state, files=files)
-
-
-def _first(journal: Journal, before: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Originals known so far: a file that an earlier recipe changed keeps the one it had before that."""
-    return {**before, **{p: d for p, d in journal.originals().items() if (journal.path / "files" / p).exists()}}
+    journal.record(subject, body, state=state, files={**journal.contents("originals"), **files})
 
 
 def _note(notes: list[str], action: Any) -> None:

@@ -1,6 +1,6 @@
 """The agent is killed at system calls: status tells the truth, no half-written file is importable, revert restores all.
 
-``SPECAUDIT_CRASH_POINTS`` says at how many points (40 by default; ``make crash`` asks for 240).
+``SPECAUDIT_CRASH_POINTS`` says at how many points (40 by default; ``make crash`` asks for 240); over SSH half as many.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 from specaudit.errors import SpecauditError
+from specaudit.hosts.machine import PythonCaller
 from specaudit.patching.client import AgentClient, Standing
+from tests.hosts.conftest import Client, client, keys, start_sshd  # noqa: F401
+from tests.hosts.sshd import Sshd
 from tests.patching import tree
 from tests.patching.conftest import agent_of
 from tests.patching.crash import Point, Strace, spread
@@ -110,6 +113,27 @@ def test_a_revert_that_is_killed_anywhere_can_be_reverted(bench: Path) -> None:
         trial.check_restored()
     assert {"interrupted", "patched"} <= states
     print(f"{POINTS - POINTS * 5 // 8} of {len(points)} points of a revert, states seen: {sorted(states)}")
+
+
+@pytest.fixture
+def over_ssh(client: Client, start_sshd: Callable[..., Sshd]) -> Connect:  # noqa: F811
+    """The same agent, at the other end of a real SSH connection."""
+    shell = client.shell(client.host("gpu1", start_sshd()))
+    return lambda site, python: AgentClient(PythonCaller(shell), str(site), "vllm", python)
+
+
+def test_over_ssh_a_kill_anywhere_can_be_reverted(bench: Path, over_ssh: Connect) -> None:
+    strace = Strace(bench)
+    points = strace.points(Trial(bench, over_ssh).apply, bench / "w")
+    states = set()
+    for point in spread(points, POINTS // 2):
+        trial = Trial(bench, over_ssh)
+        kill(trial, strace, point, trial.apply)
+        states.add(trial.check_truth().state)
+        trial.agent().revert()
+        trial.check_restored()
+    assert {"clean", "interrupted"} <= states
+    print(f"{POINTS // 2} of {len(points)} points of an apply over SSH, states seen: {sorted(states)}")
 
 
 def test_an_interrupted_apply_must_be_undone_before_the_next(bench: Path) -> None:
