@@ -1,0 +1,5 @@
+"""``python -m specaudit``."""
+
+from specaudit.cli import main
+
+main()
