@@ -1,24 +1,31 @@
-"""Index -> Audit: everything that classification says about one engine.
+"""Index -> Audit: everything that classification says about one engine, and the paths of one configuration.
 
-Depends on the engine's files alone, so its result is cached under their digest. Verifiers are read in a second process while
-this one reads configuration, runners and proposers: both need the files and neither needs the other's result.
+Depends on the engine's files alone, so that its result can be cached under their digest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
 from specaudit.classify.code import Code
 from specaudit.classify.methods import Methods
+from specaudit.classify.options import Options
+from specaudit.classify.paths import Request, Tracer
 from specaudit.classify.proposers import Proposers
+from specaudit.classify.refusals import Refusals
 from specaudit.classify.runners import RunnerChoice
 from specaudit.classify.symbolic import Reader
+from specaudit.classify.treeverdict import tree_verdict
 from specaudit.engines import ENGINES
 from specaudit.engines.base import Engine
+from specaudit.errors import ConfigurationError
 from specaudit.index import Index
-from specaudit.model import Audit, Runner
+from specaudit.model import Audit, Path, Runner, Verifier
 
 
 class Reading:
-    """The parts of a classification that need one another: kept together so that a trace can start from them."""
+    """The parts of a classification that need one another, kept together so that a trace can start from them."""
 
     def __init__(self, index: Index, engine: Engine) -> None:
         self.index = index
@@ -28,6 +35,7 @@ class Reading:
         self.choice = RunnerChoice(self.reader)
         self.proposers = Proposers(self.reader, self.choice, self.methods)
 
+    @cached_property
     def runners(self) -> tuple[Runner, ...]:
         """The runners of every method that some runner can draft with."""
         out: list[Runner] = []
@@ -35,6 +43,10 @@ class Reading:
             labels = dict.fromkeys(f.site.runner.label for f in self.proposers.found if method in f.ways)
             out.extend(self.choice.of(method, {label: self.methods.at(self.choice.formula(label), method) for label in labels}))
         return tuple(out)
+
+    def tracer(self, verifiers: Iterable[Verifier]) -> Tracer:
+        """Traces paths, with the verifiers that they end in."""
+        return Tracer(self.reader, self.methods, self.choice, self.proposers, tuple(verifiers))
 
 
 def engine_of(index: Index) -> Engine:
@@ -44,9 +56,45 @@ def engine_of(index: Index) -> Engine:
 
 def audit(index: Index) -> Audit:
     """Classifies one engine."""
-    reading = Reading(index, engine_of(index))
+    from specaudit.classify.verifiers import verifiers as find_verifiers
+
+    engine = engine_of(index)
+    reading = Reading(index, engine)
+    verifiers = find_verifiers(index, engine)
+    options = Options(reading.reader, reading.methods, reading.choice, reading.proposers, verifiers)
+    tracer = reading.tracer(verifiers)
+    paths = [path for method in reading.methods.names for path in tracer.paths(Request(method, {}))]
     return Audit(
-        runners=reading.runners(),
+        runners=reading.runners,
         proposers=tuple(f.proposer for f in reading.proposers.found),
+        verifiers=verifiers,
+        tree=tree_verdict(reading.reader, reading.proposers, verifiers),
+        options=options.of(reading.runners),
+        paths=tuple(paths),
         errors=index.failures,
     )
+
+
+def trace(
+    index: Index, method: str, settings: Mapping[str, str | None], verifiers: Iterable[Verifier]
+) -> tuple[Path, ...]:
+    """The paths of one method under given settings.
+
+    Args:
+        settings: speculative options, environment flags and ``model_config.architectures`` /
+            ``draft_model_config.architectures`` by name; values as conditions show them, ``None`` for explicitly not set.
+
+    Raises:
+        ConfigurationError: the engine does not know the method or an option, or refuses the combination.
+    """
+    reading = Reading(index, engine_of(index))
+    request = Refusals(reading.reader, reading.methods, reading.choice).checked(method, settings)
+    tracer = reading.tracer(verifiers)
+    paths = tracer.paths(request)
+    if not paths:
+        why = tracer.refusal(request) or "nothing in it makes a proposer for them"
+        raise ConfigurationError(
+            f"{reading.engine.name} {index.snapshot.engine.version} cannot run method {method!r} with these settings: {why}.",
+            "See the runners of the method in a scan, and leave out the settings that lead elsewhere.",
+        )
+    return paths

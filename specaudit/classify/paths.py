@@ -69,16 +69,20 @@ class Tracer:
             plain = quiet(usual(f))
             if not found or plain is False:
                 continue
-            for way in alternatives(plain):
-                rest = default_way(fixed(f, way))
-                hops = self._hops(anchor, found, request)
-                out.append(Path(request.method, anchor.label, stated((*way, *rest)), hops))
+            way = alternatives(plain)[0]  # the others are told by the runners of the method
+            when = stated((*way, *default_way(fixed(f, way))))
+            out.append(Path(request.method, anchor.label, when, self._hops(anchor, found, request)))
         return tuple(out)
 
-    def refusals(self, request: Request) -> tuple[Hop, ...]:
-        """The lines that refuse the request, when no runner takes it."""
-        lines = [line for anchor in self.choice.present for line in self.choice.refusal_lines.get(anchor.label, ())]
-        return tuple(Hop(e.path, e.line, e.text, "config") for e in dict.fromkeys(lines))
+    def refusal(self, request: Request) -> str:
+        """Why no runner takes the request: the runner that its settings choose, and the test that refuses it."""
+        for label, refused in self.choice.refusals.items():
+            chosen = [c.formula for c in self.choice.choices if c.label == label]
+            if any(usual(quiet(self._at(f, request))) is True for f in chosen) and usual(quiet(self._at(refused, request))) is True:
+                lines = {place for e in self.choice.refusal_lines[label] for place in self._validated(e.path, e.line, request)}
+                shown = "; ".join(f"{path}:{line}: {self.index.line(path, line)}" for path, line in sorted(lines))
+                return f"its settings choose the {label} runner, which refuses it ({shown})"
+        return ""
 
     def _at(self, f: Formula, request: Request) -> Formula:
         return self.methods.at(f, request.method, request.settings)
@@ -238,6 +242,14 @@ class Tracer:
                 yield function.path, call.line
                 yield from self._named_in(callee, request)
 
+    def _own_calls(self, function: Symbol) -> Iterator[Symbol]:
+        """The methods of the same class that a method calls."""
+        cls = self.code.owner(function)
+        for call in self.index.outline(function.path).calls:
+            callee = self.code.method(cls, call.func[5:]) if cls and call.scope == function.qualname and call.func.startswith("self.") else None
+            if callee is not None:
+                yield callee
+
     def _named_in(self, function: Symbol, request: Request) -> Iterator[tuple[str, int]]:
         node = self.code.function(function)
         owner = self.code.owner(function)
@@ -254,7 +266,7 @@ class Tracer:
         for call in self.index.outline(path).calls:
             callee = self.code.method(cls, call.func[5:]) if cls and call.line == line and call.func.startswith("self.") else None
             if callee is not None:
-                named = set(self._named_in(callee, request))
+                named = {place for f in (callee, *self._own_calls(callee)) for place in self._named_in(f, request)}
                 if named:
                     yield path, line
                     yield from named

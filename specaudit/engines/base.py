@@ -80,7 +80,7 @@ class Engine:
     ``files`` are patterns of every file that classification may read; ``assumed`` are settings that every run with
     speculative decoding has. ``backend_registries`` are the files that name attention backends by dotted path,
     ``backend_setting`` the configuration class and field that select one, ``backend_flag`` the environment flag that did so
-    where there is no such field.
+    where there is no such field; ``attention`` are patterns of the files that hold attention code.
     """
 
     name: str
@@ -99,6 +99,7 @@ class Engine:
     device_flags: tuple[str, ...] = ()
     gate: GateAnchor | None = None
     assumed: tuple[tuple[str, str], ...] = ()
+    attention: tuple[str, ...] = ()
 
     def wants(self, path: str) -> bool:
         """Whether classification may read that file."""

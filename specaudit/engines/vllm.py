@@ -52,6 +52,7 @@ VLLM = Engine(
     environment_path="vllm/envs.py",
     platform=("current_platform",),
     platform_default=("is_cuda", "is_cuda_alike", "supports_v1", "default_v1"),
+    attention=("vllm/attention/*.py", "vllm/v1/attention/*.py"),
     backend_registries=("vllm/platforms/cuda.py", "vllm/attention/backends/registry.py", "vllm/v1/attention/backends/registry.py"),
     backend_setting=("AttentionConfig", "backend"),
     backend_flag="VLLM_ATTENTION_BACKEND",

@@ -1,0 +1,97 @@
+"""Settings that the engine would refuse: an unknown method or option, a value it does not list, a combination it raises on."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+from specaudit.classify.code import Symbol, dotted
+from specaudit.classify.conditions import Formula, literals, usual
+from specaudit.classify.methods import Methods
+from specaudit.classify.paths import Request
+from specaudit.classify.runners import RunnerChoice
+from specaudit.classify.symbolic import Reader, Scope, guarded, local
+from specaudit.classify.values import Obj
+from specaudit.errors import ConfigurationError
+
+
+class Refusals:
+    """Checks one request against one engine's configuration code."""
+
+    def __init__(self, reader: Reader, methods: Methods, choice: RunnerChoice) -> None:
+        self.reader = reader
+        self.code = reader.code
+        self.methods = methods
+        self.choice = choice
+
+    def checked(self, method: str, settings: Mapping[str, str | None]) -> Request:
+        """The request with aliases resolved.
+
+        Raises:
+            ConfigurationError: what the engine would refuse, with its own line.
+        """
+        known = self.methods.aliases
+        field = self.methods.anchors.method_field
+        asked = settings.get(field)
+        if method not in known:
+            raise ConfigurationError(f"The engine has no method {method!r}.", f"It has: {', '.join(self.methods.names)}.")
+        if asked is not None and known.get(asked, asked) != known[method]:
+            raise ConfigurationError(
+                f"The configuration says method {asked!r}, and method {method!r} was asked for.", "Give one of the two."
+            )
+        request = Request(known[method], {k: v for k, v in settings.items() if k != field})
+        for option, value in request.settings.items():
+            self._check_option(option, value)
+        self._check_combination(request)
+        return request
+
+    def _check_option(self, option: str, value: str | None) -> None:
+        cls = self.methods.cls
+        if cls is None or "." in option or option.isupper():
+            return
+        annotation, _ = self.reader.declared(cls, option)
+        if not annotation:
+            names = sorted({a.target for a in self.code.assigns(cls.path, cls.qualname) if a.scope == cls.qualname and a.target.isidentifier()})
+            raise ConfigurationError(f"The speculative configuration has no option {option!r}.", f"It has: {', '.join(names)}.")
+        for word in annotation.replace("|", " ").split():
+            allowed = self.reader.members(cls.path, word) if word[:1].isupper() else ()
+            if allowed and value is not None and value not in allowed:
+                raise ConfigurationError(f"{option} cannot be {value!r}.", f"This engine knows: {', '.join(allowed)}.")
+
+    def _check_combination(self, request: Request) -> None:
+        """Raises when a statement of the configuration that raises is reached under the settings that the user gave."""
+        for method in self._completing():
+            for raised, f in self._raised(method):
+                about = {lit.condition.option for lit in literals(f) if lit.condition is not None} & request.settings.keys()
+                if about and usual(self.methods.at(f, request.method, request.settings)) is True:
+                    line = f"{method.path}:{raised.lineno}"
+                    raise ConfigurationError(
+                        f"The engine refuses {' with '.join(sorted(about))} for method {request.method!r}: {_message(raised)}",
+                        f"See {line}; change one of these settings.",
+                    )
+
+    def _completing(self) -> Iterator[Symbol]:
+        cls = self.methods.cls
+        for definition in self.reader.code.index.outline(cls.path).definitions if cls is not None else ():
+            always = definition.name == self.methods.anchors.initialiser or any("validator" in d for d in definition.decorators)
+            if cls is not None and definition.scope == cls.qualname and always:
+                yield Symbol(cls.path, definition)
+
+    def _raised(self, method: Symbol) -> Iterator[tuple[ast.Raise, Formula]]:
+        node = self.code.function(method)
+        cls = self.methods.cls
+        if node is None or cls is None:
+            return
+        scope = local(self.reader, node, Scope(method.path, method.qualname, cls, Obj(cls, "")))
+        for place in guarded(node.body):
+            if isinstance(place.statement, ast.Raise):
+                yield place.statement, place.formula(self.reader, scope)
+
+
+def _message(raised: ast.Raise) -> str:
+    """The literal text of the exception that a statement raises."""
+    call = raised.exc
+    if not isinstance(call, ast.Call) or not call.args:
+        return "it raises an error"
+    text = "".join(n.value for n in ast.walk(call.args[0]) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    return " ".join(text.split()) or f"{dotted(call.func)} is raised"

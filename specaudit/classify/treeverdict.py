@@ -1,0 +1,81 @@
+"""The three questions about trees: is one drafted, does the target's attention mask one, does the verifier walk one?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from specaudit.classify.masks import Masks
+from specaudit.classify.proposers import Proposers
+from specaudit.classify.symbolic import Reader
+from specaudit.model import Evidence, NotLooked, TreePart, TreeVerdict, Verifier
+
+
+def tree_verdict(reader: Reader, proposers: Proposers, verifiers: Iterable[Verifier]) -> TreeVerdict:
+    """The three answers, each with evidence or with the record of the search."""
+    return TreeVerdict(_drafting(reader, proposers), _attention(reader), _verification(reader, tuple(verifiers)))
+
+
+def _drafting(reader: Reader, proposers: Proposers) -> TreePart:
+    index = reader.code.index
+    found: dict[str, list[Evidence]] = {"tree-dynamic": [], "tree-static": []}
+    read: set[str] = set()
+    for entry in proposers.found:
+        proposer = entry.proposer
+        read.update(c.path for c in reader.code.bases(entry.site.cls)) if entry.site.cls is not None else read.add(proposer.path)
+        if proposer.reachable == "dead":
+            continue
+        for topology, evidence in ((proposer.topology, proposer.evidence), *((v.topology, v.evidence) for v in proposer.variants)):
+            if topology in found:
+                found[topology].extend(evidence)
+    for topology, verdict in (("tree-dynamic", "dynamic"), ("tree-static", "static")):
+        if found[topology]:
+            lines = (*dict.fromkeys(found[topology]), *_configured(reader))
+            return TreePart(verdict, lines, reason="a proposer emits several candidates per position")
+    unknown = tuple(
+        NotLooked(entry.proposer.name, entry.proposer.reason) for entry in proposers.found if entry.proposer.topology == "unknown"
+    )
+    asked = "does any proposer emit more than one candidate per position"
+    return TreePart("none", (), index.searched(read, asked, len(proposers.found)), unknown)
+
+
+def _configured(reader: Reader) -> tuple[Evidence, ...]:
+    """Where the user's tree is declared."""
+    option = reader.engine.config.tree_field
+    cls = reader.config_class(reader.engine.config.cls)
+    stored = reader.code.assigns(cls.path, cls.qualname) if cls is not None and option else ()
+    return tuple(reader.code.index.evidence(cls.path, a.line) for a in stored if cls is not None and a.target == option and a.scope == cls.qualname)
+
+
+def _attention(reader: Reader) -> TreePart:
+    index = reader.code.index
+    masks = Masks(reader.code, reader.engine)
+    biases = tuple(index.evidence(b.kernel.path, b.line) for b in masks.biases)
+    for passing in masks.passings:
+        once, lines = masks.built_once(passing)
+        registered = reader.backends.registered(passing.path)
+        evidence = (*((registered,) if registered is not None else ()), *lines, *biases)
+        if once:
+            why = "one mask, made from the configuration, is passed for every request"
+            return TreePart("static", evidence, reason=why)
+        return TreePart("per-request", evidence, reason="the mask that is passed is made anew for each step")
+    asked = "does any call pass a mask between the tokens of one step to an attention kernel"
+    searched = index.searched(masks.files, asked, len(masks.biases) + len(masks.hosts))
+    unread = tuple(NotLooked(n.what, n.why) for n in index.snapshot.not_looked if "op" in n.what)
+    if masks.biases:
+        hosts = tuple(index.evidence(h.function.path, h.function.definition.line) for h in masks.hosts)
+        why = "attention kernels take such a mask, and nothing passes one"
+        return TreePart("dead", (*hosts, *biases), searched, unread, why)
+    return TreePart("none", (), searched, unread)
+
+
+def _verification(reader: Reader, verifiers: tuple[Verifier, ...]) -> TreePart:
+    index = reader.code.index
+    trees = [v for v in verifiers if v.reachable != "dead" and (v.walk == "tree" or any(w.walk == "tree" for w in v.variants))]
+    if trees:
+        lines = tuple(dict.fromkeys(e for v in trees for e in (*v.evidence, *v.called_from)))
+        return TreePart("tree-walk", lines, reason="the next index is looked up among the children of the accepted one")
+    compiled = [NotLooked(v.name, v.reason or "its body is compiled") for v in verifiers if v.role == "compiled"]
+    unread = [n for n in index.snapshot.not_looked if "op" in n.what]
+    paths = {v.path for v in verifiers if v.path in index.snapshot.files}
+    searched = index.searched(paths, "does any verifier choose its next index among the children of the accepted one", len(verifiers))
+    return TreePart("none", (), searched, (*compiled, *unread))
