@@ -1,12 +1,88 @@
-"""``specaudit report``: to be filled."""
+"""``specaudit report``: scan documents in, reports out, and the gate's exit code."""
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specaudit.cli.gating import Baseline, Expect, FailOn, Ignore, gate_of
 from specaudit.cli.root import sub_app
+
+if TYPE_CHECKING:
+    from specaudit.model import Run, Scan
 
 app = sub_app()
 
 
 @app.command()
-def report() -> None:
-    """To be filled."""
+def report(
+    scans: Annotated[list[Path], typer.Argument(metavar="SCAN.json...", help="Scan documents; - is standard input.")],
+    format: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="FORMAT[=FILE]",
+            help="text, json, markdown, html, sarif, junit or github (repeatable; default: text).",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where the only format goes.")
+    ] = None,
+    fail_on: FailOn = None,
+    baseline: Baseline = None,
+    ignore: Ignore = None,
+    expect: Expect = None,
+) -> None:
+    """Turn scan documents into reports, and gate on them.
+
+    With --format github, the step summary is appended to the file that GITHUB_STEP_SUMMARY names.
+    """
+    from specaudit import document
+    from specaudit.errors import UsageError
+    from specaudit.model import Run
+    from specaudit.report import formats, gate, github
+    from specaudit.report.view import report_of
+
+    wanted = formats.wanted(format or ["text"])
+    if output is not None:
+        if len(wanted) != 1 or wanted[0].path is not None:
+            raise UsageError("--output is for one format.", "Write --format FORMAT=FILE for each of several.")
+        wanted = (formats.Wanted(wanted[0].name, output),)
+    checked = gate_of(fail_on, baseline, ignore, expect)
+    loaded = [_load(path) for path in scans]
+    made = report_of([scan for one in loaded for scan in (one.scans if isinstance(one, Run) else (one,))], checked)
+    for one in wanted:
+        data = formats.FORMATS[one.name](made).encode()
+        if one.path is None:
+            sys.stdout.buffer.write(data)
+        else:
+            document.write(one.path, data)
+        step = os.environ.get("GITHUB_STEP_SUMMARY")
+        if one.name == "github" and step:
+            _append(Path(step), github.summary(made))
+    raise typer.Exit(gate.worst(made.judgements))
+
+
+def _load(path: Path) -> Scan | Run:
+    from specaudit import document
+
+    if str(path) == "-":
+        return document.decode(sys.stdin.buffer.read(), "standard input")
+    return document.load(path)
+
+
+def _append(path: Path, text: str) -> None:
+    from specaudit.errors import UsageError
+
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as bad:
+        raise UsageError(
+            f"The step summary {path} cannot be written: {bad.strerror}.", "Unset GITHUB_STEP_SUMMARY to do without."
+        ) from bad

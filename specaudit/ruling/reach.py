@@ -6,7 +6,7 @@ that the configuration is known not to meet. What a configuration does not say r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specaudit.classify.conditions import holds
@@ -31,25 +31,38 @@ class Configuration:
 
 
 def reached(
-    findings: Iterable[Finding], needs: Mapping[str, tuple[Condition, ...]], configuration: Configuration
+    findings: Iterable[Finding], needs: Mapping[str, tuple[Condition, ...]], configurations: Sequence[Configuration]
 ) -> tuple[Finding, ...]:
-    """The findings as this configuration sees them; ``needs`` holds each rule's own conditions by id."""
-    return tuple(_reached(finding, needs.get(finding.rule, ()), configuration) for finding in findings)
+    """The findings as these configurations see them: unreachable is what none of them reaches.
+
+    Args:
+        findings: of one engine.
+        needs: each rule's own conditions, by id.
+        configurations: at least one.
+    """
+    return tuple(_reached(finding, needs.get(finding.rule, ()), configurations) for finding in findings)
 
 
-def _reached(finding: Finding, needs: tuple[Condition, ...], configuration: Configuration) -> Finding:
+def _reached(finding: Finding, needs: tuple[Condition, ...], configurations: Sequence[Configuration]) -> Finding:
     if finding.status not in ("present", "partial") or finding.severity == "info":
         return finding
-    for reason, hop in _objections(finding, needs, configuration):
-        where = f" ({hop.path}:{hop.line} {hop.text})" if hop else ""
-        said = f"the source has it ({finding.status}), but {reason}{where}"
-        return replace(finding, status="unreachable", reason=said, hop=hop)
-    return finding
+    first: tuple[str, Hop | None] | None = None
+    for configuration in configurations:
+        objection = next(iter(_objections(finding, needs, configuration)), None)
+        if objection is None:
+            return finding
+        first = first or objection
+    if first is None:
+        return finding
+    reason, hop = first
+    where = f" ({hop.path}:{hop.line} {hop.text})" if hop else ""
+    said = f"the source has it ({finding.status}), but {reason}{where}"
+    return replace(finding, status="unreachable", reason=said, hop=hop)
 
 
 def _objections(
     finding: Finding, needs: tuple[Condition, ...], configuration: Configuration
-) -> Iterable[tuple[str, Hop | None]]:
+) -> Iterator[tuple[str, Hop | None]]:
     paths = configuration.paths
     if _EVERY not in finding.methods and configuration.method not in finding.methods:
         concerned = ", ".join(finding.methods)

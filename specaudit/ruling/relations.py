@@ -238,9 +238,8 @@ def flows(ground: Ground, test: Flows, places: Places) -> Answer:
         looked += 1
         sources = find_all(node, test.source)
         carried = _carried(node, sources)
-        for sink in find_all(node, test.sink):
-            if _carries(sink, sources, carried):
-                sites.append(_site(ground, place, sink))
+        sinks = [sink for sink in find_all(node, test.sink) if _carries(sink, sources, carried)]
+        sites += [_site(ground, place, one) for one in (*(sources if sinks else ()), *sinks)]
     asked = f"a flow from {_brief(test.source)} to {_brief(test.sink)}"
     return Answer(bool(sites), _unique(sites), asked, _paths(places), looked)
 

@@ -218,9 +218,13 @@ class Remedy:
     recipe: str = ""
 
     def __str__(self) -> str:
-        parts = [f"Fixed in {self.release}." if self.release else "", self.option.strip()]
-        parts.append(f"Recipe: {self.recipe}." if self.recipe else "")
-        return " ".join(part for part in parts if part)
+        option = self.option.strip()
+        if self.release and option:
+            option = f"Fixed in {self.release}; until then: {option[0].lower()}{option[1:]}"
+        elif self.release:
+            option = f"Fixed in {self.release}."
+        recipe = f"Recipe of `specaudit patch`: {self.recipe}." if self.recipe else ""
+        return " ".join(part for part in (option, recipe) if part)
 
 
 @dataclass(frozen=True, slots=True)

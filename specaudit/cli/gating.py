@@ -1,0 +1,48 @@
+"""Options of the gate, shared by the commands that end a CI run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from specaudit.report.gate import Gate
+
+FailOn = Annotated[
+    str | None,
+    typer.Option("--fail-on", metavar="SEVERITY", help="Exit 1 on findings of this severity or above."),
+]
+Baseline = Annotated[
+    Path | None,
+    typer.Option("--baseline", metavar="FILE", help="An earlier scan document; only what is new counts."),
+]
+Ignore = Annotated[
+    list[str] | None, typer.Option("--ignore", metavar="ID", help="A rule that does not count (repeatable).")
+]
+Expect = Annotated[
+    list[str] | None,
+    typer.Option("--expect", metavar="KEY=VALUE", help="What must be so, as runner=v2 (repeatable)."),
+]
+
+
+def gate_of(
+    fail_on: str | None, baseline: Path | None, ignore: Sequence[str] | None, expect: Sequence[str] | None
+) -> Gate:
+    """The gate that the options describe.
+
+    Raises:
+        UsageError: a severity, an expectation or the baseline cannot be understood.
+    """
+    from specaudit import document
+    from specaudit.report import expect as expectations
+    from specaudit.report import gate
+
+    return gate.Gate(
+        fail_on=gate.severity(fail_on) if fail_on is not None else None,
+        ignored=frozenset(ignore or ()),
+        known=gate.baseline(document.load(baseline)) if baseline is not None else frozenset(),
+        expectations=tuple(expectations.read(text) for text in expect or ()),
+    )

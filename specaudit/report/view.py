@@ -1,0 +1,126 @@
+"""What all formats show, and in which order. Pure functions of a scan document and of what the gate says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from specaudit.model import Finding, Hop, Path, Scan, Search, TreePart
+from specaudit.report.gate import SEVERITIES, Gate, Judgement, judge
+
+#: Statuses in the order in which a reader wants them.
+STATUSES = ("present", "partial", "unreachable", "fixed", "not-found", "not-applicable")
+OPEN = ("present", "partial")
+#: Steps of a path, in order.
+STAGES = ("config", "runner", "proposer", "attention", "sampler", "kernel")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Scans as the gate sees them."""
+
+    judgements: tuple[Judgement, ...]
+    gate: Gate
+
+    @property
+    def scans(self) -> tuple[Scan, ...]:
+        """The scans, in the order in which they were given."""
+        return tuple(judgement.scan for judgement in self.judgements)
+
+
+def report_of(scans: Iterable[Scan], gate: Gate | None = None) -> Report:
+    """Scans with the gate applied."""
+    chosen = gate or Gate()
+    return Report(tuple(judge(scan, chosen) for scan in scans), chosen)
+
+
+def ranked(findings: Iterable[Finding]) -> list[Finding]:
+    """Open ones first, then by severity, then by rule."""
+    return sorted(
+        findings,
+        key=lambda f: (STATUSES.index(f.status), -SEVERITIES.index(f.severity), f.rule),
+    )
+
+
+def opened(scan: Scan) -> list[Finding]:
+    """Findings that are present or partial, the tree verdicts (severity info) aside."""
+    return ranked(f for f in scan.findings if f.status in OPEN and f.severity != "info")
+
+
+def closed(scan: Scan, status: str) -> list[Finding]:
+    """Findings of another status, the tree verdicts aside."""
+    return ranked(f for f in scan.findings if f.status == status and f.severity != "info")
+
+
+def counts(scan: Scan) -> list[tuple[str, int]]:
+    """(status, number of rules) for every status that occurs, the tree verdicts aside."""
+    found = [f.status for f in scan.findings if f.severity != "info"]
+    return [(status, found.count(status)) for status in STATUSES if status in found]
+
+
+def count_words(scan: Scan) -> str:
+    """The counts in words: ``23 present, 2 partial``."""
+    return ", ".join(f"{number} {status}" for status, number in counts(scan))
+
+
+def standing(judgement: Judgement, finding: Finding) -> str:
+    """What the gate does with an open finding: fails, known, ignored, or counts for nothing (``""``)."""
+    if finding in judgement.failing:
+        return "fails"
+    if finding in judgement.known:
+        return "known"
+    return "ignored" if finding in judgement.ignored else ""
+
+
+def verdict(judgement: Judgement) -> str:
+    """The gate's word on one scan in a sentence."""
+    said = []
+    if judgement.scan.engine is None:
+        return "not examined: " + "; ".join(failure.error for failure in judgement.scan.errors)
+    if judgement.scan.errors:
+        said.append(f"not fully examined ({len(judgement.scan.errors)} failures)")
+    if judgement.failing:
+        said.append(f"{len(judgement.failing)} findings at or above the gate")
+    said += [str(unmet) for unmet in judgement.unmet]
+    if judgement.known:
+        said.append(f"{len(judgement.known)} known from the baseline")
+    if judgement.ignored:
+        said.append(f"{len(judgement.ignored)} ignored")
+    return "; ".join(said) or "passed"
+
+
+def where(finding: Finding) -> str:
+    """``path:line`` of the first site, or the symbol that was looked for."""
+    return f"{finding.sites[0].path}:{finding.sites[0].line}" if finding.sites else finding.symbol
+
+
+def tree_parts(scan: Scan) -> list[tuple[str, TreePart]]:
+    """The three questions about trees with their answers."""
+    if scan.tree is None:
+        return []
+    return [
+        ("Is a tree drafted?", scan.tree.drafting),
+        ("Does the target's attention mask a tree?", scan.tree.attention),
+        ("Does the verifier walk a tree?", scan.tree.verification),
+    ]
+
+
+def search_words(search: Search) -> str:
+    """A search record in a sentence."""
+    return (
+        f"{search.looked_at:,} looked at in {search.files:,} files ({search.bytes:,} bytes, "
+        f"SHA-256 {search.digest[:12] or 'none'}): {search.asked}"
+    )
+
+
+def default_paths(scan: Scan) -> list[Path]:
+    """The paths that are taken by default, one per method; all paths when no runner is known."""
+    defaults = {(runner.method, runner.runner) for runner in scan.runners if runner.default}
+    found = [path for path in scan.paths if not defaults or (path.method, path.runner) in defaults]
+    return found or list(scan.paths)
+
+
+def stages(path: Path) -> list[tuple[str, list[Hop]]]:
+    """The hops of a path, neighbours of one kind together."""
+    return [(kind, list(hops)) for kind, hops in groupby(path.hops, key=lambda hop: hop.what)]
