@@ -24,7 +24,7 @@ ORDER = (
     ("classify",),
     ("ruling",),
     ("scan",),
-    ("tracing", "document", "summary"),
+    ("tracing", "document", "summary", "configured"),
     ("patching", "smoke", "report"),
     ("console",),
     ("cli",),
