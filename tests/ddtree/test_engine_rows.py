@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from specaudit.ddtree import reference
-from specaudit.ddtree.layout import Tree, Walk
 from specaudit.ddtree.engine.rows import CompactBuffers, compact, path_rows, prepare, scatter, write_chains
 from specaudit.ddtree.engine.settings import Settings
 from specaudit.ddtree.engine.state import TreeState
+from specaudit.ddtree.layout import Tree, Walk
 
 NODES, HORIZON, SLOTS = 40, 5, 6  # 41 rows: two ancestor words
 
@@ -73,6 +73,31 @@ def test_prepare_equals_stage_and_depth_positions(device: torch.device, cut: int
     assert state.context_lens.tolist() == [103, 100, 0, 0, 0, 0]
     own = Tree.empty(1, NODES, HORIZON, "cpu").ancestors[0]
     assert all(torch.equal(batch.ancestors[b], own) for b in range(2, SLOTS))
+
+
+def test_prepare_by_rows_of_the_step_before(device: torch.device) -> None:
+    """V1: trees lie where the step before left them; a request without one is a chain of its own rows."""
+    state = state_with_trees(device)
+    rows = NODES + 1
+    previous = torch.tensor([3, -1, 0])
+    row_starts = torch.arange(0, 4 * rows, rows, dtype=torch.int32)
+    computed = torch.tensor([70, 80, 90], dtype=torch.int32)
+    sequential = torch.cat([n + torch.arange(rows) for n in computed]).long()
+    positions = sequential.clone().to(device)
+    prepare(state, positions, previous.to(device), row_starts.to(device), computed.to(device), None, 3)
+    trees = Tree.empty(3, NODES, HORIZON, "cpu", torch.int64)
+    reference.stage(cpu(state.slots), previous, row_starts, trees)
+    batch = cpu(state.batch)
+    for name in LINKS:
+        expected, got = getattr(trees, name), getattr(batch, name)
+        assert torch.equal(got[[0, 2]], expected[[0, 2]]), name
+    assert batch.num_rows.tolist() == [trees.num_rows[0], rows, trees.num_rows[2], 0, 0, 0]
+    assert batch.parents[1].tolist() == list(range(-1, NODES))
+    assert batch.first_child[1].tolist() == [*range(1, rows), -1]
+    causal = reference.ancestor_mask(batch.parents[1:2], torch.empty_like(batch.ancestors[1:2]))
+    assert torch.equal(batch.ancestors[1:2], causal)
+    assert torch.equal(positions[rows : 2 * rows].cpu(), sequential[rows : 2 * rows])
+    assert state.context_lens.tolist() == [70, 80, 90, 0, 0, 0]
 
 
 def test_prepare_rejects_placeholders_of_an_unfinished_prompt(device: torch.device) -> None:

@@ -5,6 +5,7 @@ The drafter's layers are left alone: it recomputes its context keys and values f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -28,8 +29,8 @@ class Commit:
                     by_layout.setdefault((view.shape, view.stride(), view.dtype), []).append(view)
             self.caches += [(gid, KVCaches.of(views)) for views in by_layout.values()]
 
-    def run(self, state: TreeState, slot_mappings: Tensor, row_starts: Tensor) -> None:
-        """slot_mappings [groups, T] int64 and row_starts [B + 1] int32 of the step that was just sampled."""
+    def run(self, state: TreeState, slot_mappings: Sequence[Tensor] | Tensor, row_starts: Tensor) -> None:
+        """slot_mappings [groups][T] int64 and row_starts [B + 1] int32 of the step that was just sampled."""
         for gid, caches in self.caches:
             commit_kv(caches, slot_mappings[gid], state.walk, row_starts)
 
@@ -37,7 +38,7 @@ class Commit:
 def cache_views(cache: Tensor) -> tuple[Tensor, ...]:
     """A layer's cache as views [blocks, block_size, heads, bytes of a head]: one of K and V together, or one each.
 
-    FlashAttention's layouts: [blocks, heads, block_size, 2 * head_size] in newer engines, [2, blocks, block_size, heads,
-    head_size] in older ones.
+    FlashAttention's layouts: [blocks, heads, block_size, 2 * head_size] in newer engines, in older ones
+    [2, blocks, block_size, heads, head_size].
     """
     return tuple(cache) if cache.dim() == 5 else (cache.transpose(1, 2),)

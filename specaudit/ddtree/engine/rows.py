@@ -52,6 +52,7 @@ def _prepare_kernel(
     length = tl.zeros([], tl.int32)
     context = tl.zeros([], tl.int32)
     count = tl.zeros([], tl.int32)
+    chain = count > 0  # false: a prompt chunk in a graph of trees is a chain of its own rows
     if b < requests:
         slot = tl.load(Slots + b).to(tl.int64)
         start = tl.load(RowStarts + b)
@@ -60,29 +61,37 @@ def _prepare_kernel(
         if b < tree_requests:
             if BY_SLOT:
                 context = tl.load(NumComputed + slot)
-                drafted = context >= tl.load(PrefillLens + slot)  # below it, drafts are placeholders
+                if context >= tl.load(PrefillLens + slot):  # below it, drafts are placeholders
+                    count = tl.minimum(tl.load(FromRows + slot), length)
             else:
                 context = tl.load(NumComputed + b)
-                drafted = slot >= 0
-            if drafted:
-                count = tl.minimum(tl.load(FromRows + slot), length)
+                chain = slot < 0
+                count = length
+                if slot >= 0:
+                    count = tl.minimum(tl.load(FromRows + slot), length)
     tl.store(ContextLens + b, context)
     tl.store(ToRows + b, count)
-    node = inside & (row > 0) & (row < count)
     used = inside & (row < count)
+    taken = used & ~chain
+    node = taken & (row > 0)
     source = slot * R + row
     target = b.to(tl.int64) * R + row
     depth = tl.load(FromDepths + source, mask=node, other=0)
+    depth = tl.where(used & chain, row, depth)
     tl.store(ToDepths + target, depth, mask=inside)
-    tl.store(ToParents + target, tl.load(FromParents + source, mask=node, other=-1), mask=inside)
-    child = tl.load(FromChild + source, mask=used, other=-1)
+    parent = tl.load(FromParents + source, mask=node, other=-1)
+    tl.store(ToParents + target, tl.where(used & chain, row - 1, parent), mask=inside)
+    child = tl.load(FromChild + source, mask=taken, other=-1)
+    child = tl.where(used & chain, row + 1, child)
     tl.store(ToChild + target, tl.where(child < count, child, -1), mask=inside)
-    sibling = tl.load(FromSibling + source, mask=used, other=-1)
+    sibling = tl.load(FromSibling + source, mask=taken, other=-1)
     tl.store(ToSibling + target, tl.where(sibling < count, sibling, -1), mask=inside)
     word = tl.arange(0, WORDS)
     own = tl.where(word[None, :] == row[:, None] // 32, 1 << (row[:, None] % 32), 0)
     bits = tl.load(FromWords + source[:, None] * W + word[None, :], mask=node[:, None] & (word < W)[None, :], other=0)
-    bits = tl.where(node[:, None], bits, own)
+    seen = tl.minimum(tl.maximum(row[:, None] + 1 - word[None, :] * 32, 0), 32)  # rows 0 .. row in each word
+    causal = tl.where(seen == 32, -1, (1 << (seen % 32)) - 1)
+    bits = tl.where(node[:, None], bits, tl.where((used & chain)[:, None], causal, own))
     tl.store(ToWords + target[:, None] * W + word[None, :], bits, mask=inside[:, None] & (word < W)[None, :])
     if b < tree_requests:
         position = context.to(tl.int64) + depth

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from typing import Any
 
 KEY = "ddtree"
+V1_MAX_BUDGET = 127  # its kernels expand a request to at most 128 rows
 CONFIG_NAMES = ("budget", "max_batch", "chain_max_batch", "spine", "depth_bonus", "horizon")
 
 
@@ -69,43 +71,64 @@ def read(vllm_config: Any) -> Settings | None:
     )
 
 
-def refusals(vllm_config: Any) -> list[str]:
-    """One line for everything in the configuration that a tree would get wrong, each with what to use instead."""
+def refusals(vllm_config: Any, runner: str) -> list[str]:
+    """One line for everything in the configuration that a tree would get wrong, each with what to use instead.
+
+    runner: "v1" or "v2". Fields that a release does not have refuse nothing.
+    """
     spec, model, parallel = vllm_config.speculative_config, vllm_config.model_config, vllm_config.parallel_config
     drafts = getattr(spec.draft_model_config, "architectures", None) or []
     attention = vllm_config.attention_config.backend
+    use_v2 = bool(getattr(vllm_config, "use_v2_model_runner", False))
+
+    def has(config: Any, name: str) -> Any:
+        return getattr(config, name, None)
+
     checks = (
         (spec.method != "dflash", f"method {spec.method!r} drafts no positions in parallel: use method dflash"),
         (any(a != "DFlashDraftModel" for a in drafts), f"draft architecture {drafts} has its own head: use its chain"),
-        (spec.draft_sample_method != "greedy", "probabilistic drafts: set draft_sample_method=greedy"),
-        (spec.rejection_sample_method != "standard", "the walk replaces rejection_sample_method: leave it at standard"),
+        (has(spec, "draft_sample_method") == "probabilistic", "probabilistic drafts: set draft_sample_method=greedy"),
+        (
+            spec.rejection_sample_method not in ("standard", "strict"),
+            "the walk replaces rejection_sample_method: leave it at its default",
+        ),
         (spec.use_local_argmax_reduction, "use_local_argmax_reduction yields no draft logits: switch it off"),
-        (spec.enable_adaptive_verification, "adaptive verification changes draft counts on the GPU: switch it off"),
+        (has(spec, "enable_adaptive_verification"), "adaptive verification changes draft counts: switch it off"),
         (parallel.pipeline_parallel_size > 1, "pipeline parallelism: use tensor parallelism"),
         (parallel.data_parallel_size > 1, "data parallelism: run one engine per replica behind a router"),
         (parallel.decode_context_parallel_size > 1, "decode context parallelism: set it to 1"),
         (parallel.prefill_context_parallel_size > 1, "prefill context parallelism: set it to 1"),
-        (parallel.enable_batch_sharded_sampling, "batch-sharded sampling: switch it off"),
+        (has(parallel, "enable_batch_sharded_sampling"), "batch-sharded sampling: switch it off"),
+        (has(parallel, "enable_dbo"), "dual-batch overlap: switch it off"),
         (model.use_mla, "MLA attention: use the stock chain"),
         (model.is_hybrid or model.has_inner_state, "recurrent (hybrid) target: use the stock chain"),
         (model.uses_mrope, "M-RoPE positions: use the stock chain"),
         (model.get_sliding_window() is not None, "sliding-window target: use the stock chain"),
-        (model.uses_alibi, "ALiBi target: use the stock chain"),
+        (has(model, "uses_alibi"), "ALiBi target: use the stock chain"),
         (vllm_config.kv_transfer_config is not None, "a KV connector may save rows that are not committed: remove it"),
         (str(vllm_config.cache_config.cache_dtype).startswith("int4"), "INT4 KV cache: use fp8 or auto"),
-        (getattr(vllm_config, "watermark_config", None) is not None, "watermarking: use the stock chain"),
-        (bool(model.return_sampling_mask), "sampling-mask output: use the stock chain"),
+        (has(vllm_config, "watermark_config") is not None, "watermarking: use the stock chain"),
+        (has(model, "return_sampling_mask"), "sampling-mask output: use the stock chain"),
         (vllm_config.cache_config.kv_sharing_fast_prefill, "KV-sharing fast prefill: switch it off"),
         (attention is not None and attention.name != "FLASH_ATTN", "target attention must be FLASH_ATTN: set it"),
-        (not vllm_config.use_v2_model_runner, "this recipe is for the V2 model runner: unset VLLM_USE_V2_MODEL_RUNNER"),
-    )
+        (runner == "v2" and not use_v2, "this recipe is for the V2 model runner: unset VLLM_USE_V2_MODEL_RUNNER"),
+        (runner == "v1" and _v2_forced(), "this recipe is for the V1 model runner: unset VLLM_USE_V2_MODEL_RUNNER"),
+        (runner == "v1" and not vllm_config.scheduler_config.async_scheduling, "asynchronous scheduling is off: on V1 "
+         "the trees would be lost on the way through the scheduler: switch it on"),
+        (runner == "v1" and bool(has(vllm_config, "lora_config")), "LoRA on V1 is untested: use the stock chain"),
+    )  # fmt: skip
     return [line for refused, line in checks if refused]
 
 
-def install(vllm_config: Any) -> None:
+def _v2_forced() -> bool:
+    return os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "0") not in ("", "0", "False", "false")
+
+
+def install(vllm_config: Any, runner: str = "v2") -> None:
     """Hook of VllmConfig.__post_init__: K apart from N, the batch-size policy, the attention backend; off: nothing.
 
     Runs again on every copy of the configuration, so it changes nothing the second time (`horizon` is set by then).
+    V1 knows no draft count per step: with more than `max_batch` possible requests the engine stays with its chain.
 
     Raises:
         ValueError: a bad option, or a configuration in which a tree would be wrong, one line per reason.
@@ -113,19 +136,23 @@ def install(vllm_config: Any) -> None:
     settings = read(vllm_config)
     if settings is None:
         return
-    reasons = refusals(vllm_config)
+    reasons = refusals(vllm_config, runner)
+    if runner == "v1" and settings.budget > V1_MAX_BUDGET:
+        reasons.append(f"the V1 sampler takes at most {V1_MAX_BUDGET} nodes: lower the budget")
     if reasons:
         raise ValueError("ddtree cannot run in this engine:\n" + "\n".join(f"  - {line}" for line in reasons))
     if settings.horizon:
         return
-    spec = vllm_config.speculative_config
-    horizon = int(spec.num_speculative_tokens)
-    section = dict(vllm_config.additional_config[KEY], horizon=horizon)
-    vllm_config.additional_config = {**vllm_config.additional_config, KEY: section}
-    settings = read(vllm_config)
-    assert settings is not None
     max_requests = vllm_config.scheduler_config.max_num_seqs
-    tiers = settings.schedule(max_requests)
+    extra = dict(vllm_config.additional_config)
+    if runner == "v1" and max_requests > settings.max_batch:
+        del extra[KEY]
+        vllm_config.additional_config = extra
+        return
+    spec = vllm_config.speculative_config
+    settings = replace(settings, horizon=int(spec.num_speculative_tokens))
+    vllm_config.additional_config = extra | {KEY: extra[KEY] | {"horizon": settings.horizon}}
+    tiers = settings.schedule(max_requests) if runner == "v2" else [(1, max_requests, settings.budget)]
     spec.num_speculative_tokens = max(tokens for _, _, tokens in tiers)
     if len(tiers) > 1:
         spec.num_speculative_tokens_per_batch_size = tiers

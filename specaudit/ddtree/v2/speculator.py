@@ -19,13 +19,13 @@ from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.worker.gpu.spec_decode.dflash.speculator import DFlashSpeculator
 from vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils import get_eagle3_aux_layers_from_config
 
-from ..kernels import best_first, draft_table
-from ..layout import Table, Tree
 from ..engine.commit import Commit
 from ..engine.context import attach
 from ..engine.rows import CompactBuffers, compact, prepare, scatter, write_chains
 from ..engine.settings import Settings, read
 from ..engine.state import CHAIN, TREE, TreeState
+from ..kernels import best_first, draft_table
+from ..layout import Table, Tree
 
 
 class DDTreeSpeculator(DFlashSpeculator):

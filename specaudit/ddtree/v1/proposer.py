@@ -1,0 +1,183 @@
+"""DFlash's V1 proposer with a tree at its end, and the hooks of the V1 model runner."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from vllm.v1.spec_decode.dflash import DFlashProposer
+
+from ..engine.commit import Commit
+from ..engine.context import attach
+from ..engine.rows import CompactBuffers, compact, prepare, scatter
+from ..engine.settings import Settings, read
+from ..engine.state import Step, TreeState, chain_only
+from ..kernels import best_first, draft_table
+from ..layout import Table, Tree
+
+
+class DDTreeProposer(DFlashProposer):
+    """Drafts trees of N nodes: the parent is built for K, its draft logits [B, K, V] become a tree per request."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, runner: Any = None) -> None:
+        settings = read(vllm_config)
+        assert settings is not None
+        chain_config = copy.copy(vllm_config)
+        chain_config.speculative_config = copy.copy(vllm_config.speculative_config)
+        chain_config.speculative_config.num_speculative_tokens = settings.horizon
+        super().__init__(chain_config, device, runner)
+        self.settings: Settings = settings
+        self.runner = runner
+        requests, rows = self.max_batch_size, self.max_num_tokens
+        self.tree = TreeState(settings, requests, rows, device)
+        self.commit: Commit | None = None
+        self.node_tokens = torch.zeros(requests, settings.budget, dtype=torch.int32, device=device)
+        self._proposed = Tree.empty(requests, settings.budget, settings.horizon, device)
+        self._table = Table.empty(requests, settings.horizon, settings.budget, device)
+        self._batch_rows = torch.arange(requests, dtype=torch.int64, device=device)
+        self._previous = torch.empty(requests, dtype=torch.int64, pin_memory=True)
+        self._chain_only: dict[str, bool] = {}
+        self._compact: CompactBuffers | None = None
+        bonus = settings.depth_bonus
+        self._bonus = torch.full((settings.horizon,), bonus, device=device) if bonus else None
+
+    # ---- hooks of the model runner ----
+
+    def bind(self) -> None:
+        """Hook of initialize_kv_cache: buffers for the target's attention, addresses of its caches for the commit."""
+        layers = self.runner.compilation_config.static_forward_context
+        attach(self.runner.attn_groups, layers, self._draft_attn_layer_names, self.tree)
+        self.commit = Commit(self.runner.kv_cache_config.kv_cache_groups, layers, self._draft_attn_layer_names)
+
+    def begin_step(self, scheduler_output: Any, num_scheduled: np.ndarray) -> None:
+        """Hook of _prepare_inputs, after the KV slots were computed: classifies the batch and prepares its rows.
+
+        A batch in which every request has 1 + N rows replays the graph of that length, so all of it goes through tree
+        attention; a request in it that has no tree (a prompt chunk of that very length) is a chain there.
+        """
+        runner, requests = self.runner, len(num_scheduled)
+        scheduled = scheduler_output.scheduled_spec_decode_tokens
+        batch = runner.input_batch
+        drafts = np.array([len(scheduled.get(r, ())) for r in batch.req_ids[:requests]], dtype=np.int32)
+        decodes = batch.num_computed_tokens_cpu[:requests] >= batch.num_prompt_tokens[:requests]
+        whole = (drafts > 0) & (num_scheduled == drafts + 1) & decodes & (runner.prev_positions.np[:requests] >= 0)
+        uniform = bool((num_scheduled == self.tree.rows).all())
+        trees = requests if uniform or whole.all() else int(np.argmin(whole))
+        self.tree.step = Step(trees, int(num_scheduled[:trees].sum()), trees > 0 and bool(uniform or whole.any()))
+        if not self.tree.step.tree:
+            return
+        previous = self._previous[:requests]
+        previous.numpy()[:] = np.where(whole, runner.prev_positions.np[:requests], -1)
+        prepare(
+            self.tree,
+            runner.positions,
+            previous.to(self.device, non_blocking=True),
+            runner.query_start_loc.gpu[: requests + 1],
+            runner.num_computed_tokens,
+            None,
+            trees,
+        )
+
+    def commit_rows(self) -> None:
+        """Hook right after sampling: accepted KV rows to the first slots."""
+        step = self.tree.step
+        if step is not None and step.tree and self.commit is not None:
+            tables = self.runner.input_batch.block_table
+            slots = [tables[gid].slot_mapping.gpu for gid in range(len(self.runner.kv_cache_config.kv_cache_groups))]
+            self.commit.run(self.tree, slots, self.runner.query_start_loc.gpu[: step.requests + 1])
+
+    def void(self) -> None:
+        """Hook where the runner zeroes its drafts: nobody proposed them, so no request has a tree."""
+        self.tree.slots.num_rows.fill_(1)
+        self.tree.step = None
+
+    # ---- drafting ----
+
+    def propose(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As the parent, with [B, N] node ids instead of [B, K]."""
+        assert not args, "the runner calls with keywords"
+        step = self.tree.step
+        if step is not None and step.tree and kwargs.get("num_rejected_tokens_gpu") is not None:
+            kwargs = self._in_chain_order(kwargs)
+        requests = kwargs["common_attn_metadata"].batch_size()
+        self._set_budgets(requests)
+        super().propose(**kwargs)
+        self.tree.step = None  # over: a graph captured after warm-up steps must not be taken for one of them
+        return self.node_tokens[:requests]
+
+    def _set_budgets(self, requests: int) -> None:
+        """0 (a chain-shaped tree) for requests whose processors read the drafted prefix."""
+        known, current = self._chain_only, {}
+        for request_id in self.runner.input_batch.req_ids[:requests]:
+            if request_id not in known:
+                state = self.runner.requests.get(request_id)
+                params = state and state.sampling_params
+                # min_tokens masks by row, which is a depth only in a chain
+                by_row = bool(self.runner.model_config.logits_processors or (params and params.min_tokens))
+                known[request_id] = chain_only(params, by_row)
+            current[request_id] = known[request_id]
+        if any(current.values()) or any(known.values()):
+            budgets = [0 if chain else self.settings.budget for chain in current.values()]
+            self.tree.budgets[:requests].copy_(torch.tensor(budgets, dtype=torch.int32), non_blocking=True)
+        self._chain_only = current
+
+    def _in_chain_order(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        step, common = self.tree.step, kwargs["common_attn_metadata"]
+        assert step is not None
+        hidden = kwargs["target_hidden_states"]
+        if self._compact is None:
+            self._compact = CompactBuffers(
+                self.max_batch_size, self.max_num_tokens, hidden.shape[1], hidden.dtype, self.device
+            )
+        buffers, requests = self._compact, common.num_reqs
+        starts = common.query_start_loc_cpu
+        lengths = starts[1 : requests + 1] - starts[:requests]
+        kept = lengths.clone()
+        kept[: step.requests].clamp_(max=1 + self.tree.batch.max_depth)
+        new_starts = torch.zeros(requests + 1, dtype=torch.int32)
+        torch.cumsum(kept, 0, out=new_starts[1:])
+        buffers.row_starts[: requests + 1].copy_(new_starts.pin_memory(), non_blocking=True)
+        dropped = (lengths - kept).to(torch.int32).pin_memory().to(self.device, non_blocking=True)
+        compact(
+            self.tree,
+            [hidden],
+            kwargs["target_positions"],
+            common.query_start_loc[: requests + 1],
+            kwargs["num_rejected_tokens_gpu"],
+            step.requests,
+            int(kept.max()),
+            buffers,
+        )
+        rows = int(new_starts[-1])
+        view = replace(
+            common,
+            query_start_loc=buffers.row_starts[: requests + 1],
+            query_start_loc_cpu=new_starts,
+            num_actual_tokens=rows,
+            max_query_len=int(kept.max()),
+            seq_lens=common.seq_lens[:requests] - dropped,
+        )
+        return kwargs | {
+            "target_token_ids": kwargs["target_token_ids"][:rows],
+            "target_positions": buffers.positions[:rows],
+            "target_hidden_states": buffers.hidden[:rows],
+            "common_attn_metadata": view,
+            "num_rejected_tokens_gpu": buffers.rejected[:requests],
+        }
+
+    def _greedy_sample(self, hidden_states: Tensor) -> Tensor:
+        """[B * K] ids of the greedy chain, as the parent; beside it the trees."""
+        horizon, budget = self.settings.horizon, self.settings.budget
+        requests = hidden_states.shape[0] // horizon
+        logits = self.model.compute_logits(hidden_states).view(requests, horizon, -1)
+        proposed = Tree(**{name: x[:requests] for name, x in self._proposed.tensors().items()}, horizon=horizon)
+        table = Table(self._table.logprobs[:requests], self._table.ids[:requests], self._table.lse[:requests])
+        draft_table(logits, budget, out=table)
+        best_first(table, self.tree.budgets[:requests], self.settings.spine, self._bonus, out=proposed)
+        scatter(self.tree, proposed, self._batch_rows[:requests])
+        self.node_tokens[:requests] = proposed.tokens[:, 1:]
+        return table.ids[:, :, 0].flatten()
