@@ -38,6 +38,7 @@ class Found(msgspec.Struct):
     digest: str = ""
     complete: bool = False
     record: str = ""
+    patched: dict[str, str] = {}
     libraries: list[tuple[str, str]] = []
 
 
@@ -146,7 +147,7 @@ def listing(label: str, answer: Answer, engine: str) -> Listing:
     have = {entry.path: entry.sha256 for entry in files}
     if len(have) != len(files):
         raise _malformed(label, "the same file twice")
-    record = {} if found.record is None else {**have, **_safe_record(found.record, engine)}
+    record = {} if found.record is None else {**have, **safe_hashes(found.record, engine)}
     return Listing(
         tuple(files),
         {path: sha for path, sha in record.items() if sha},
@@ -155,7 +156,8 @@ def listing(label: str, answer: Answer, engine: str) -> Listing:
     )
 
 
-def _safe_record(record: dict[str, str], engine: str) -> dict[str, str]:
+def safe_hashes(record: dict[str, str], engine: str) -> dict[str, str]:
+    """Of paths and SHA-256 that a host sent, those that can be such; an empty hash stays."""
     return {p: sha for p, sha in record.items() if safe(p, engine) and (not sha or _SHA256.fullmatch(sha))}
 
 

@@ -145,7 +145,13 @@ class RemoteHost:
             listed.files, tuple(sorted(names)), (*notes, *unread, *self._unseen(found)), listed.errors
         )
         return Installation(
-            found.engine, printable(found.version), found.root, found.source, printable(found.python), listed.record
+            engine=found.engine,
+            version=printable(found.version),
+            root=found.root,
+            source=found.source,
+            python=printable(found.python),
+            record=listed.record,
+            patched=answers.safe_hashes(found.patched, found.engine),
         )
 
     def _listed(self, found: answers.Found, answer: Answer) -> answers.Listing:

@@ -58,8 +58,10 @@ def _hide_named(match: re.Match[str]) -> str:
     name, between, value = match.groups()
     if is_secret(name):
         return name + between + HIDDEN
-    # A quoted value may be a command line of its own: bash -c 'vllm serve --api-key …'.
-    return name + between + (value[0] + text(value[1:-1]) + value[-1] if value[0] in "\"'" and value[1:] else value)
+    # The value may hold more: bash -c 'vllm serve --api-key …', https://host/?token=…
+    if value[0] in "\"'" and len(value) > 1:
+        return name + between + value[0] + text(value[1:-1]) + value[-1]
+    return name + between + _ASSIGNED.sub(_hide_named, value)
 
 
 def text(value: str) -> str:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from specaudit.hosts.probe import environments, files, hardware, installed, ops, processes
+from specaudit.hosts.probe import applied, environments, files, hardware, installed, ops, processes
 
 #: Bytes of one answer's contents; the near side asks again for the rest.
 MAX_CONTENTS = 64 << 20
@@ -52,6 +52,7 @@ def survey(request: dict[str, Any]) -> dict[str, Any]:
             entry["digest"] = files.digest((path, sha) for path, sha, _ in listed)
             entry["complete"] = not errors
             entry["record"] = _record_digest(entry)
+            entry["patched"] = applied.applied(entry["root"], entry["engine"])
             entry["libraries"] = [
                 [path, _signature(path)] for path in dict.fromkeys(_libraries(entry["engine"], place.paths))
             ]
