@@ -3,6 +3,7 @@
 @local            the Python environment of --python (default: the one that runs this program)
 dir:PATH          a site-packages, a folder that holds the package, or a source checkout
 wheel:FILE        a wheel on this machine
+git:PATH@REF      a tag, branch or commit of a checkout, without checking it out
 vllm==0.33.0      a release on the package index that pip is configured for
 gpu1, root@host   a machine, over SSH; anything that ``ssh`` understands
 """
@@ -26,6 +27,7 @@ class Kind(Enum):
     LOCAL = "local"
     FOLDER = "folder"
     WHEEL = "wheel"
+    GIT = "git"
     RELEASE = "release"
     MACHINE = "machine"
 
@@ -65,6 +67,9 @@ def kind_of(spec: str) -> Kind:
             if spec == prefix:
                 raise TargetError(f"{prefix} is followed by nothing.", f"Write {prefix}PATH.")
             return kind
+    if spec.startswith("git:"):
+        checkout(spec)
+        return Kind.GIT
     if re.search(r"[=<>~!]", spec):
         pinned(spec)
         return Kind.RELEASE
@@ -72,8 +77,20 @@ def kind_of(spec: str) -> Kind:
         return Kind.MACHINE
     raise TargetError(
         f"{spec!r} is no target.",
-        "Write @local, dir:PATH, wheel:FILE, vllm==VERSION, or the name of a machine as ssh knows it.",
+        "Write @local, dir:PATH, wheel:FILE, git:PATH@REF, vllm==VERSION, or the name of a machine as ssh knows it.",
     )
+
+
+def checkout(spec: str) -> tuple[str, str]:
+    """Path and ref of ``git:PATH@REF``.
+
+    Raises:
+        TargetError: one of them is missing.
+    """
+    path, _, ref = spec.removeprefix("git:").rpartition("@")
+    if not path or not ref:
+        raise TargetError(f"{spec!r} names no commit.", "Write git:PATH@REF, as git:./vllm@v0.33.0.")
+    return path, ref
 
 
 def pinned(spec: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from specaudit.cache import Cache
 from specaudit.engines import ENGINES
 from specaudit.errors import ConfigurationError
 from specaudit.index import Index
-from specaudit.model import Scan, Target
+from specaudit.model import Scan, Server, Target
 from specaudit.scan import Options, document_of, snapshot_of
 
 
@@ -29,13 +29,18 @@ class Asked:
 
 def trace(
     target: Target,
-    asked: Asked,
+    asked: Asked | Callable[[tuple[Server, ...]], Asked],
     options: Options,
     cache: Cache,
     progress: Callable[[str], None] = lambda _: None,
     consent: Callable[[str], bool] = lambda _: False,
 ) -> Scan:
     """A scan whose paths are those of one configuration; nothing else of it is narrowed.
+
+    Args:
+        target: from :func:`specaudit.targets.parse`.
+        asked: the configuration, or a function that reads it off the servers that run there.
+        options: as in :func:`specaudit.scan.scan`; so are the others.
 
     Raises:
         SpecauditError: as :func:`specaudit.scan.scan`.
@@ -45,6 +50,7 @@ def trace(
 
     with snapshot_of(target, options, cache, progress, consent) as (snapshot, servers):
         scan = document_of(target, snapshot, servers, options.judge)
+        asked = asked(servers) if callable(asked) else asked
         known = sorted({runner.method for runner in scan.runners})
         if asked.method is not None and asked.method not in known:
             raise ConfigurationError(

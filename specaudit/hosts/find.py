@@ -68,6 +68,22 @@ def find(client: Client, config: PipConfig, requirement: str) -> Release:
     )
 
 
+def versions(client: Client, config: PipConfig, project: str) -> list[str]:
+    """All final releases of a project, oldest first.
+
+    Raises:
+        UnreachableError: no index answered.
+        TargetError: the project does not exist.
+    """
+    from packaging.version import Version
+
+    with _quiet():
+        found = {str(p.version) for p in _matches(client, config, project, ignore_compatibility=True)}
+        if not found:
+            raise _absent(client, config, project)
+    return sorted((v for v in found if not Version(v).is_prerelease), key=Version)
+
+
 def _build(package: Package, fits: bool) -> Build:
     link = package.link
     fragment = dict(part.partition("=")[::2] for part in link.parsed.fragment.split("&"))

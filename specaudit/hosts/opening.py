@@ -11,7 +11,7 @@ from specaudit.cache import Cache
 from specaudit.errors import TargetError
 from specaudit.hosts.base import Host
 from specaudit.model import Target
-from specaudit.targets import Kind, kind_of
+from specaudit.targets import Kind, checkout, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,12 @@ def opened(target: Target, means: Means) -> Iterator[Host]:
 
         with closing(WheelHost(Path(target.spec[len("wheel:") :]).expanduser(), means.cache)) as wheel:
             yield wheel
+    elif kind is Kind.GIT:
+        from specaudit.hosts.git import GitHost
+
+        path, ref = checkout(target.spec)
+        with closing(GitHost(Path(path).expanduser(), ref, target.spec)) as commit:
+            yield commit
     elif kind is Kind.RELEASE:
         from specaudit.hosts.release import ReleaseHost
 
