@@ -17,6 +17,8 @@ from specaudit.classify.refusals import Refusals
 from specaudit.classify.runners import RunnerChoice
 from specaudit.classify.symbolic import Reader
 from specaudit.classify.treeverdict import tree_verdict
+from specaudit.classify.verifiers import verifiers as find_verifiers
+from specaudit.classify.verifiers import with_runners
 from specaudit.engines import ENGINES
 from specaudit.engines.base import Engine
 from specaudit.errors import ConfigurationError
@@ -56,11 +58,9 @@ def engine_of(index: Index) -> Engine:
 
 def audit(index: Index) -> Audit:
     """Classifies one engine."""
-    from specaudit.classify.verifiers import verifiers as find_verifiers
-
     engine = engine_of(index)
     reading = Reading(index, engine)
-    verifiers = find_verifiers(index, engine)
+    verifiers = with_runners(find_verifiers(index, engine), reading.runners)
     options = Options(reading.reader, reading.methods, reading.choice, reading.proposers, verifiers)
     tracer = reading.tracer(verifiers)
     paths = [path for method in reading.methods.names for path in tracer.paths(Request(method, {}))]
