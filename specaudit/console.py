@@ -209,7 +209,12 @@ class _Page:
     def __init__(self) -> None:
         from rich.console import Console
 
-        self._console = Console(width=WIDTH, highlight=False, emoji=False, markup=False)
+        class Plain(Console):
+            def on_broken_pipe(self) -> None:
+                """The reader went away (``| head``): not an error, but rich would exit with one."""
+                raise BrokenPipeError
+
+        self._console = Plain(width=WIDTH, highlight=False, emoji=False, markup=False)
 
     def line(self, text: str = "", style: str | None = None) -> None:
         """One line, however long: paths and code must stay whole to be copied."""
@@ -221,7 +226,11 @@ class _Page:
         self.line(text, "bold underline")
 
     def entry(self, lead: str, text: str, style: str | None = None) -> None:
-        """A paragraph that hangs behind its lead; words longer than a line stay whole."""
+        """A paragraph that hangs behind its lead; words stay whole, if need be by hanging less far."""
+        longest = max(map(len, printable(text).split()), default=0)
+        if longest > WIDTH - len(lead) and lead.strip():
+            self.line(lead.rstrip(), style)
+            lead = " " * max(4, WIDTH - longest)
         wrapped = textwrap.wrap(printable(text), WIDTH - len(lead), break_long_words=False, break_on_hyphens=False) or [
             ""
         ]

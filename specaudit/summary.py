@@ -153,7 +153,11 @@ def _why_line(scan: Scan) -> str:
     part = scan.tree.verification
     if part.evidence:
         return place(part.evidence[0])
-    return searched(part) or part.reason or "no search was recorded"
+    if part.searched is None:
+        return part.reason or "no search was recorded"
+    search = part.searched
+    unread = f"; {len(part.not_looked)} could not be looked at, see below" if part.not_looked else ""
+    return f"{search.looked_at:,} candidates in {search.files:,} files: {search.asked}: none does{unread}"
 
 
 def searched(part: TreePart) -> str:

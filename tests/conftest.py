@@ -22,8 +22,10 @@ def release() -> Release:
     the first time (12 MB for the newest vLLM), and read from there afterwards. Treat it as read-only.
     """
 
+    releases = folder() / "releases"  # now: tests may set XDG_CACHE_HOME for themselves
+
     @cache
     def get(spec: str) -> Path:
-        return unpack(spec if "==" in spec else f"vllm=={spec}", folder() / "releases")
+        return unpack(spec if "==" in spec else f"vllm=={spec}", releases)
 
     return get

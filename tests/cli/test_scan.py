@@ -173,19 +173,20 @@ def test_what_is_wrong_is_said_in_one_line_with_what_to_do(
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("before", "after", "told"),
     [
-        (b"def broken(:\n    pass\n", "invalid syntax"),
-        (b"x = 1\0\n", "null bytes"),
-        (b"name = '\xff\xfe'\n", "utf-8"),
-        (b"x = " + b"(" * 3000 + b")" * 3000, "cannot be parsed"),
-        (b"# -*- coding: klingon -*-\n", "klingon"),
+        (b"", b"def broken(:\n    pass\n", "invalid syntax"),
+        (b"", b"x = 1\0\n", "null bytes"),
+        (b"", b"name = '\xff\xfe'\n", "utf-8"),
+        (b"", b"x = " + b"(" * 3000 + b")" * 3000, "cannot be parsed"),
+        (b"# -*- coding: klingon -*-\n", b"", "klingon"),
     ],
 )
 def test_a_file_that_is_no_python_text_is_reported_and_the_rest_is_examined(
-    specaudit: Callable[..., Said], tree: Path, content: bytes, told: str
+    specaudit: Callable[..., Said], tree: Path, before: bytes, after: bytes, told: str
 ) -> None:
-    (tree / "vllm/config/speculative.py").write_bytes(content)
+    broken = tree / "vllm/config/speculative.py"
+    broken.write_bytes(before + broken.read_bytes() + after)
     said = specaudit("scan", f"dir:{tree}", "--no-rules", "--json")
     assert said.code == 3
     failed = {failure["path"]: failure["error"] for failure in said.document["errors"]}
