@@ -81,7 +81,7 @@ class Tail:
 
     def text(self) -> str:
         """The kept end, printable."""
-        return printable(self._kept.decode("utf-8", "replace").strip())
+        return printable(self._kept.decode("utf-8", "replace").replace("\r", "").strip())
 
 
 def printable(text: str) -> str:

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
@@ -69,19 +69,26 @@ class Connector:
         self._options = options
         self._lock = threading.Lock()
         self._jumps: dict[tuple[str, ...], Connection] = {}
-        self._configs: dict[str, SshConfig] = {}
+        self._for_jumps = replace(options, options=())
+        self._configs: dict[tuple[str, tuple[str, ...]], SshConfig] = {}
         self._jump_locks: dict[tuple[str, ...], threading.Lock] = {}
 
-    def connect(self, destination: str) -> Connection:
+    def connect(self, destination: str, extra: tuple[str, ...] = ()) -> Connection:
         """A new connection to ``destination``.
+
+        Args:
+            destination: as for ``ssh``.
+            extra: further ``-o`` options for this host; like ssh's own they do not reach its jump hosts.
 
         Raises:
             UnreachableError: it, or a hop before it, does not answer or does not let us in.
             HostKeyError: a host key is not the expected one.
             ConfigurationError: ssh's configuration is wrong.
         """
-        self._refuse_circles(destination)
-        return self._connect(destination, None)
+        options = replace(self._options, options=(*self._options.options, *extra))
+        config = self._config(destination, options)
+        self._refuse_circles(destination, config)
+        return self._connect(destination, config, config.jumps or None)
 
     def close(self) -> None:
         """Closes the jump hosts' connections. Those that :meth:`connect` gave out are their callers' to close."""
@@ -90,32 +97,32 @@ class Connector:
         for jump in reversed(jumps):
             jump.close()
 
-    def _config(self, destination: str) -> SshConfig:
+    def _config(self, destination: str, options: SshOptions) -> SshConfig:
         """Resolved once per run: ``Match exec`` may be slow."""
-        known = self._configs.get(destination)
+        key = (destination, options.options)
+        known = self._configs.get(key)
         if known is None:
-            known = self._configs[destination] = resolve(destination, self._options)
+            known = self._configs[key] = resolve(destination, options)
         return known
 
-    def _refuse_circles(self, destination: str) -> None:
+    def _refuse_circles(self, destination: str, config: SshConfig) -> None:
         """Hosts that jump through each other would wait for each other; ssh starts processes without end."""
         seen = [destination]
-        while hops := self._config(seen[-1]).jumps:
-            if hops[0] in seen:
+        while config.jumps:
+            hop = config.jumps[0]
+            if hop in seen:
                 raise ConfigurationError(
-                    f"The way to {destination} is a circle: {' -> '.join([*seen, hops[0]])}.", "Look at ProxyJump."
+                    f"The way to {destination} is a circle: {' -> '.join([*seen, hop])}.", "Look at ProxyJump."
                 )
-            seen.append(hops[0])
+            seen.append(hop)
+            config = self._config(hop, self._for_jumps)
 
-    def _connect(self, destination: str, jumps: tuple[str, ...] | None) -> Connection:
-        """``jumps``: the hops that an outer ProxyJump names before this one; ``None``: its own configuration says."""
-        config = self._config(destination)
-        hops = config.jumps if jumps is None else jumps
+    def _connect(self, destination: str, config: SshConfig, hops: tuple[str, ...] | None) -> Connection:
         with _translated(destination, config):
             if hops:
                 stream: socket.socket | paramiko.Channel = _forward(self._jump(hops), config, self._options)
                 return self._open(destination, config, stream, None)
-            if jumps is None and config.first("proxycommand"):
+            if config.first("proxycommand"):
                 return self._open(destination, config, *_start_proxy(config))
             return self._open(destination, config, _dial(config, self._options), None)
 
@@ -127,7 +134,8 @@ class Connector:
             known = self._jumps.get(hops)
             if known is None or not known.alive:
                 # As `ssh -J a,b host` does: b through a, and a as its own configuration says.
-                known = self._connect(hops[-1], hops[:-1] or None)
+                config = self._config(hops[-1], self._for_jumps)
+                known = self._connect(hops[-1], config, hops[:-1] or config.jumps or None)
                 with self._lock:
                     self._jumps[hops] = known
             return known

@@ -24,17 +24,23 @@ class SshShell:
     Args:
         destination: as for ``ssh``.
         connector: the run's connector, which owns the jump hosts.
+        extra: ``-o`` options for this host.
+        label: its name in messages, default the destination.
     """
 
-    def __init__(self, destination: str, connector: Connector) -> None:
+    def __init__(
+        self, destination: str, connector: Connector, extra: tuple[str, ...] = (), label: str | None = None
+    ) -> None:
         self._destination = destination
         self._connector = connector
+        self._extra = extra
+        self._label = label or destination
         self._connection: Connection | None = None
 
     @property
     def label(self) -> str:
-        """The destination as the user wrote it."""
-        return self._destination
+        """The host as the user named it."""
+        return self._label
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -67,7 +73,7 @@ class SshShell:
     def _connected(self) -> Connection:
         if self._connection is None or not self._connection.alive:
             self.close()
-            self._connection = self._connector.connect(self._destination)
+            self._connection = self._connector.connect(self._destination, self._extra)
         return self._connection
 
     def _converse(
