@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+import msgspec
 
 from specaudit.classify import ir, slices, vectorised, walks
 from specaudit.classify.ir import Assign, Compare, Const, Function, If, Jump, Loop, Name, Op
 from specaudit.classify.machine import Machine
 from specaudit.classify.oracle import discover
 from specaudit.classify.terms import Terms
+from specaudit.index import Index
 from specaudit.model import Walk
 
 FACTS_VERSION = 1
@@ -51,15 +54,41 @@ class FunctionFacts:
         """The parameters that any of its comparisons rests on."""
         return frozenset(name for walk in self.walks for name in walk.reads)
 
+    @property
+    def draws(self) -> tuple[str, ...]:
+        """The functions of other files on whose randomness a walk rests."""
+        return tuple(dict.fromkeys(name for walk in self.walks for name in walk.draws))
+
+
+def facts_of(index: Index) -> dict[str, tuple[FunctionFacts, ...]]:
+    """What the functions of every file accept, by path; files in which nothing does are left out."""
+    out: dict[str, tuple[FunctionFacts, ...]] = {}
+    for path in index.paths:
+        if slices.worth_reading(index.snapshot.read(path)):
+            found = _cached(index, path)
+            if found:
+                out[path] = found
+    return out
+
+
+def _cached(index: Index, path: str) -> tuple[FunctionFacts, ...]:
+    cache, key = index.snapshot.cache, index.snapshot.files[path].sha256
+    stored = cache.get("walks", key, FACTS_VERSION)
+    if stored is not None:
+        return msgspec.msgpack.decode(stored, type=tuple[FunctionFacts, ...])
+    found = analyse(index.source(path))
+    cache.put("walks", key, FACTS_VERSION, msgspec.msgpack.encode(found))
+    return found
+
 
 def analyse(source: str) -> tuple[FunctionFacts, ...]:
     """The accepting functions of one file, in source order. A file that is no Python gives none (the index reports it)."""
     pieces = slices.functions(source)
-    found = [_function(parsed, _Locals(pieces)) for parsed in slices.candidates(source, pieces)]
+    found = [_function(parsed, Locals(pieces)) for parsed in slices.candidates(source, pieces)]
     return tuple(facts for facts in found if facts is not None)
 
 
-class _Locals(Mapping[str, Function]):
+class Locals(Mapping[str, Function]):
     """The other functions of the file, turned into trees when they are asked for."""
 
     def __init__(self, pieces: tuple[slices.Slice, ...]) -> None:
@@ -75,7 +104,7 @@ class _Locals(Mapping[str, Function]):
             self._made[name] = tree(parsed) if parsed is not None else Function(name, (), (), self._pieces[name].first)
         return self._made[name]
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[str]:
         return iter(self._pieces)
 
     def __len__(self) -> int:

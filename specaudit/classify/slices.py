@@ -56,6 +56,11 @@ class Parsed:
         return self.slice.first - 1
 
 
+def worth_reading(data: bytes) -> bool:
+    """Whether a file can hold a candidate at all: something loaded by a kernel, or a running product and its like."""
+    return (b".load(" in data and b"jit" in data) or any(needle.encode() in data for needle in _PREFIXES)
+
+
 def functions(source: str) -> tuple[Slice, ...]:
     """Every function of a file, methods and nested ones included, cut out by indentation."""
     found = list(_DEFINITION.finditer(source))
@@ -107,6 +112,11 @@ def candidates(source: str, pieces: tuple[Slice, ...]) -> Iterator[Parsed]:
             parsed = parse(piece)
             if parsed is not None and _tensor_shape(parsed.node):
                 yield parsed
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The names in a text that stand on their own, in order."""
+    return tuple(dict.fromkeys(_WORD.findall(text)))
 
 
 def language(source: str) -> frozenset[str]:

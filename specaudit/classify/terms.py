@@ -12,6 +12,7 @@ about where it comes from is computed once, when it is made:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -146,19 +147,44 @@ def constant(term: Term) -> bool:
 
 
 def by_token(term: Term) -> bool:
-    """A load flows into it whose address uses something that was itself loaded for this turn: a lookup by token."""
-    return any(any(inner.varies for inner in load.args[0].loads) for load in term.loads)
+    """A load flows into it whose address has, beside a place that varies, something that was itself loaded for this turn.
+
+    That is a row of a table, looked up by token; an address made of one loaded number alone is any indirection.
+    """
+    for load in term.loads:
+        parts = list(_addends(load.args[0]))
+        loaded = [part for part in parts if any(inner.varies for inner in part.loads)]
+        others = [part for part in parts if part.varies and part not in loaded]
+        if loaded and (others or len(loaded) > 1):
+            return True
+    return False
+
+
+def _addends(address: Term) -> Iterator[Term]:
+    todo = [address]
+    while todo:
+        here = todo.pop()
+        if here.kind == "op" and here.name == "+":
+            todo.extend(here.args)
+        else:
+            yield here
 
 
 def table(term: Term) -> bool:
     """It is loaded from a table that is indexed by the loop variable alone: the same for every request."""
-    for load in term.loads:
-        address = load.args[0]
-        others = [a for a in address.atoms if a is not root(address) and a.kind not in ("loop", "const", "global")]
-        # A counter kept by hand (``step += 1``) is carried, and starts at a constant.
-        if address.varies and all(a.kind == "carried" and constant(a.args[0]) for a in others):
-            return True
-    return False
+    return any(_stepped(load.args[0]) for load in term.loads)
+
+
+def _stepped(address: Term) -> bool:
+    others = [a for a in address.atoms if a is not root(address) and a.kind not in ("loop", "const", "global")]
+    # A counter kept by hand (``step += 1``) is carried, and starts at a constant.
+    return address.varies and all(a.kind == "carried" and constant(a.args[0]) for a in others)
+
+
+def steps_with(term: Term, loop: int) -> bool:
+    """It is loaded from a table that is indexed by the variable of that loop alone."""
+    steps = (a for load in term.loads if _stepped(load.args[0]) for a in load.args[0].atoms)
+    return any((a.kind == "loop" and a.name.partition("+")[0] == str(loop)) or (a.kind == "carried" and a.value == loop) for a in steps)
 
 
 def kind(op: str, left: Term, right: Term) -> Kind:
@@ -179,7 +205,7 @@ def kind(op: str, left: Term, right: Term) -> Kind:
     for one, other in ((left, right), (right, left)):
         if table(one) and not by_token(one) and (other.random or _drawn(other)):
             return "rate"
-    if by_token(left) or by_token(right):
+    if (by_token(left) or by_token(right)) and all(s.loads or s.random or made_elsewhere(s) for s in (left, right)):
         return "ratio"
     for one, other in ((left, right), (right, left)):
         if (one.random or made_elsewhere(one)) and other.loads and other.varies:
@@ -250,9 +276,12 @@ def draw(term: Term) -> bool:
     """A draw is in this side: a random number, a function from elsewhere, or a load per row that is no lookup by token."""
     if term.random or made_elsewhere(term):
         return True
-    return any(load.varies and not any(inner.varies for inner in load.args[0].loads) for load in term.loads)
+    rows = (load for load in term.loads if load.varies and not load.vector)
+    return any(not any(inner.varies for inner in load.args[0].loads) for load in rows)
 
 
 def _drawn(term: Term) -> bool:
-    """It may be a draw: handed in per row, or made by a function from elsewhere."""
+    """It may be a draw: one number handed in per row (no sum over many), or made by a function from elsewhere."""
+    if any(load.vector for load in term.loads):
+        return False
     return bool(made_elsewhere(term)) or any(load.varies and not table(load) for load in term.loads)

@@ -15,7 +15,7 @@ from itertools import chain
 from specaudit.classify import ir, trees
 from specaudit.classify.machine import Machine, Run, Seen, Store, Turns, differs
 from specaudit.classify.oracle import Path, Trial, bases, rests_on, trials
-from specaudit.classify.terms import made_elsewhere
+from specaudit.classify.terms import made_elsewhere, steps_with
 from specaudit.model import Walk
 
 _SECOND = 6
@@ -58,10 +58,14 @@ def _of_trial(trial: Trial) -> Verdict | None:
     numbers = {
         number for case in trial.cases for number, turns in case.true.run.loops.items() if _has(turns, case.seen.key)
     }
+    searched = False
     for number in sorted(numbers, reverse=True):  # inner loops first
         view = View.of(trial, number)
         found = _of_loop(view)
-        if found is not None:
+        if found is None:
+            # A loop that a hit ends and a miss keeps going looks for something; around it only a descent is a walk.
+            searched = searched or (trial.kind == "exact" and not view.hit_goes and view.miss_goes)
+        elif not searched or found.walk == "tree":
             reads = tuple(sorted({name for case in trial.cases for name in rests_on(case.seen)}))
             return replace(found, reads=reads) if found.rewrites or _emits(view, found.walk) else None
     return None
@@ -96,6 +100,16 @@ class View:
         return cls(trial, number, paths, outcomes)
 
     @property
+    def hit_goes(self) -> bool:
+        """The loop goes on after some hit."""
+        return any(outcome.goes for outcome in self.hits)
+
+    @property
+    def miss_goes(self) -> bool:
+        """The loop goes on after some miss."""
+        return any(outcome.goes for outcome in self.misses)
+
+    @property
     def hits(self) -> list[Outcome]:
         """Outcomes after a hit."""
         return [hit for hit, _ in self.outcomes]
@@ -124,11 +138,12 @@ def _of_loop(view: View) -> Verdict | None:
     trial, line = view.trial, view.trial.line
     if not view.outcomes:
         return None
-    hit_goes, miss_goes = any(o.goes for o in view.hits), any(o.goes for o in view.misses)
-    if trial.kind != "rate":
-        seen = [case.seen for case in trial.cases]
-        if trees.topological(trial.machine.terms, view.outcomes) or (hit_goes and trees.descends(seen, view.outcomes)):
-            return Verdict("tree", line)
+    hit_goes, miss_goes = view.hit_goes, view.miss_goes
+    if trial.kind == "rate":
+        return Verdict("synthetic", line, "", _draws(trial)) if hit_goes and not miss_goes and _per_step(view) else None
+    seen = [case.seen for case in trial.cases]
+    if trees.topological(trial.machine.terms, view.outcomes) or (hit_goes and trees.descends(seen, view.outcomes)):
+        return Verdict("tree", line)
     if hit_goes and not miss_goes:
         return _stopping(view)
     if hit_goes and any(hit.goes and not miss.goes for hit, miss in view.outcomes):
@@ -141,11 +156,15 @@ def _of_loop(view: View) -> Verdict | None:
     return Verdict("lossy", line, rewritten) if rewritten else None
 
 
+def _per_step(view: View) -> bool:
+    """The rate is one for every turn of this loop, not for every row of a loop around it."""
+    sides = [side for case in view.trial.cases for side in (case.seen.left, case.seen.right)]
+    return any(steps_with(side, view.number) for side in sides)
+
+
 def _stopping(view: View) -> Verdict:
-    """A miss stopped in every run so far: synthetic, linear, or lossy when some rarer path goes on after it."""
+    """A miss stopped in every run so far: linear, or lossy when some rarer path goes on after it."""
     trial = view.trial
-    if trial.kind == "rate":
-        return Verdict("synthetic", trial.line, "", _draws(trial))
     if any(_matters(view, path) for path in view.explore_misses()):
         return Verdict("lossy", trial.line)
     return Verdict("linear", trial.line)
@@ -219,13 +238,15 @@ def _draws(trial: Trial) -> tuple[str, ...]:
 
 
 def _moves(hits: Iterable[Outcome], misses: Iterable[Outcome]) -> bool:
-    """A hit sets a carried name that a miss leaves alone, whether or not it ends the search."""
+    """A hit sets a carried name to its place in the sequence; a miss leaves the name alone. Either may end the search."""
     for hit, miss in zip(hits, misses, strict=True):
         if not hit.turns.after or not miss.turns.after:
             continue
         for name, head in hit.turns.head.items():
             ours, theirs = hit.turns.after[0].get(name), miss.turns.after[0].get(name)
-            if ours is not None and theirs is not None and differs(ours, theirs) and not differs(theirs, head):
+            if ours is None or theirs is None or not differs(ours, theirs) or differs(theirs, head):
+                continue
+            if not ours.term.loads and any(a.kind in ("loop", "carried") for a in ours.term.atoms):
                 return True
     return False
 

@@ -1,0 +1,125 @@
+"""Accepting functions -> their part in an engine: who launches them, which dispatchers lie between them and the runner.
+
+A function that accepts by its shape alone is a verifier only where a runner reaches it, and not on the way to its drafts:
+a chain of calls that passes the entry of a drafter is drafting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from specaudit.classify.callers import Callers, Site
+from specaudit.classify.code import Code, Symbol
+from specaudit.classify.facts import FunctionFacts
+from specaudit.engines.base import RunnerAnchor
+
+_DEPTH = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Accepting:
+    """A function that accepts by its shape, where it is."""
+
+    symbol: Symbol
+    facts: FunctionFacts
+
+
+@dataclass(slots=True)
+class Reach:
+    """What lies above one function: the runners that reach it, and every function passed on the way, with its sites.
+
+    ``drafting``: some chain ends at the entry of a drafter. ``entered``: the sites inside runners. ``stubs``: functions that
+    a decorator makes the launch of a kernel; their bodies only say with which grid and flags.
+    """
+
+    runners: dict[str, None] = field(default_factory=dict)
+    passed: dict[tuple[str, str], tuple[Symbol, tuple[Site, ...]]] = field(default_factory=dict)
+    entered: dict[Site, str] = field(default_factory=dict)
+    stubs: set[tuple[str, str]] = field(default_factory=set)
+    drafting: bool = False
+
+
+class Roles:
+    """Reads the call graph above accepting functions."""
+
+    def __init__(self, callers: Callers, runners: tuple[RunnerAnchor, ...]) -> None:
+        self.callers = callers
+        self.code: Code = callers.code
+        self.anchors = runners
+        self._reach: dict[tuple[str, str], Reach] = {}
+        self._labels: dict[tuple[str, str], str] = {}
+        self._behind = {
+            (cls.path, cls.qualname): anchor.label
+            for anchor in runners
+            if (runner := self.code.definition(anchor.path, anchor.cls)) is not None
+            for cls in self.code.bases(runner)
+        }
+
+    def reach(self, symbol: Symbol) -> Reach:
+        """Everything above that function."""
+        key = symbol.path, symbol.qualname
+        if key not in self._reach:
+            self._reach[key] = self._climb(symbol)
+        return self._reach[key]
+
+    def _climb(self, start: Symbol) -> Reach:
+        reach = Reach()
+        todo = [(start, 0)]
+        while todo:
+            here, depth = todo.pop(0)
+            key = here.path, here.qualname
+            if key in reach.passed or depth > _DEPTH:
+                continue
+            sites = self.callers.sites(here)
+            reach.passed[key] = here, sites
+            for site in sites:
+                above = self.callers.enclosing(site)
+                if above is None:
+                    continue
+                if site.how == "bound":
+                    reach.stubs.add((above.path, above.qualname))
+                label = self.runner_of(site)
+                if label:
+                    reach.runners[label] = None
+                    reach.entered[site] = label
+                elif self._drafts(above):
+                    reach.drafting = True
+                else:
+                    todo.append((above, depth + 1))
+        return reach
+
+    def runner_of(self, site: Site) -> str:
+        """The label of the runner that a site stands in: its class, one behind it, or one derived from it."""
+        cls = self.callers.class_of(site.path, site.scope)
+        if cls is None:
+            return ""
+        key = cls.path, cls.qualname
+        if key not in self._labels:
+            found = [self._behind.get((c.path, c.qualname), "") for c in (cls, *self.code.bases(cls))]
+            self._labels[key] = next((label for label in found if label), "")
+        return self._labels[key]
+
+    def _drafts(self, function: Symbol) -> bool:
+        """A method of an object that is asked for drafts."""
+        owner = self.code.owner(function)
+        if owner is None or owner.definition.kind != "class":
+            return False
+        return any(self.code.method(owner, anchor.entry) is not None for anchor in self.anchors)
+
+    def launchers(self, kernel: Symbol) -> Iterator[tuple[Symbol, Site]]:
+        """The functions that launch a kernel, with the site of the launch.
+
+        A function that a decorator binds to the kernel is the launch itself: its callers are the launchers.
+        """
+        for site in self.callers.sites(kernel):
+            above = self.callers.enclosing(site)
+            if above is None:
+                continue
+            if site.how != "bound":
+                yield above, site
+                continue
+            for outer in self.callers.sites(above):
+                launcher = self.callers.enclosing(outer)
+                if launcher is not None:
+                    yield launcher, outer
