@@ -81,6 +81,16 @@ def show_lines(lines: Iterable[tuple[str, str | None]]) -> None:
         out.line(text, style)
 
 
+def show_table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    """Prints a table on stdout, its lines as long as its cells: one row stays one line."""
+    out = _Page()
+    cells = [columns, *rows]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
+    for number, row in enumerate(cells):
+        line = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        out.line(line.rstrip(), "dim" if number == 0 else None)
+
+
 def show_paths(scan: Scan, paths: Iterable[Path]) -> None:
     """Prints each hop from configuration to kernel, one path after the other."""
     out = _Page()

@@ -26,6 +26,8 @@ ORDER = (
     ("scan",),
     ("tracing", "document", "summary", "configured"),
     ("patching", "smoke", "report"),
+    ("diff",),
+    ("history",),
     ("console",),
     ("cli",),
 )

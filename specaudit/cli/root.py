@@ -22,6 +22,8 @@ COMMANDS = {
     "trace": "Print each hop from a configuration to the kernel that accepts.",
     "rules": "List, explain and test the rules for known defects.",
     "report": "Turn scan documents into reports, and gate on them.",
+    "diff": "Tell what changed between two engines or scan documents.",
+    "history": "Tell how releases differ, one row each.",
     "patch": "Install DDTree into an engine, reversibly.",
     "smoke": "Prove on a GPU what a patch changes.",
 }

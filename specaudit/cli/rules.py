@@ -1,12 +1,140 @@
-"""``specaudit rules``: to be filled."""
+"""``specaudit rules``: list, explain and test rule documents."""
 
 from __future__ import annotations
 
-from specaudit.cli.root import sub_app
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-app = sub_app()
+import typer
+
+from specaudit.cli.root import sub_app
+from specaudit.errors import Exit
+
+if TYPE_CHECKING:
+    from specaudit.cache import Cache
+    from specaudit.index import Index
+    from specaudit.ruling.rule import Rule
+    from specaudit.ruling.store import Rulebook
+    from specaudit.ruling.trials import Trial
+
+app = sub_app(help="List, explain and test the rules for known defects.", no_args_is_help=True)
+
+Folders = Annotated[
+    list[Path] | None,
+    typer.Option("--rules", metavar="DIR", help="A folder with rules of your own (repeatable)."),
+]
+
+
+@app.command("list")
+def list_rules(rules: Folders = None) -> None:
+    """Print severity, runners, id and title of every rule."""
+    from specaudit.console import show_table
+    from specaudit.ruling.store import rulebook
+
+    found = rulebook(rules or ()).rules
+    show_table(("severity", "runner", "id", "title"), [(r.severity, r.runner, r.id, r.title) for r in found])
 
 
 @app.command()
-def rules() -> None:
-    """To be filled."""
+def show(
+    rule: Annotated[str, typer.Argument(metavar="ID", help="As `rules list` prints it.")], rules: Folders = None
+) -> None:
+    """Print one rule: what it is about, what to do, and the document that decides it."""
+    from specaudit.console import show_lines
+    from specaudit.ruling.store import rulebook
+
+    book = rulebook(rules or ())
+    found = book.rule(rule)
+    text = next(data.decode() for name, data, _ in book.documents if name == found.name)
+    show_lines(
+        [*_manual(found), ("", None), (found.name, "bold underline"), *((line, None) for line in text.splitlines())]
+    )
+
+
+def _manual(rule: Rule) -> Iterator[tuple[str, str | None]]:
+    import textwrap
+
+    yield rule.title, "bold"
+    yield f"{rule.severity}; {rule.runner}; {', '.join(rule.methods)}", "dim"
+    parts = (
+        ("What you see", rule.symptom),
+        ("Why", rule.cause),
+        ("What to do", str(rule.remedy)),
+        ("Notes", rule.notes),
+        ("Needs", "; ".join(need.text for need in rule.reach)),
+        ("References", "\n".join(rule.references)),
+    )
+    for heading, text in parts:
+        if text:
+            yield "", None
+            yield heading, "bold underline"
+            for line in text.splitlines():
+                yield from ((part, None) for part in textwrap.wrap(line, 100, break_long_words=False) or [""])
+
+
+@app.command("test")
+def try_rules(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="A folder of rules (default: the packaged ones).", show_default=False),
+    ] = None,
+    tree: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tree",
+            metavar="TARGET",
+            help="An engine for the mutation checks, as dir:PATH or vllm==VERSION (repeatable).",
+        ),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also print what passed.")] = False,
+) -> None:
+    """Judge every rule's examples; with trees, also put each defect back into real code and see the status flip.
+
+    Exit codes: 0 all passed, 1 something failed, 2 a document is wrong.
+    """
+    from specaudit.cache import Cache
+    from specaudit.cache import folder as cache_folder
+    from specaudit.console import note, show_lines
+    from specaudit.ruling.document import DocumentError
+    from specaudit.ruling.store import rulebook, single
+    from specaudit.ruling.trials import examples, mutations
+
+    book = rulebook((folder,), packaged=False) if folder is not None else rulebook()
+    rules: list[Rule] = []
+    wrong = 0
+    for document in book.documents:
+        try:
+            rules.append(single(document))
+        except DocumentError as bad:
+            wrong += 1
+            note(f"{bad.message} {bad.hint}")
+    trials: list[Trial] = []
+    with Cache(cache_folder()) as cache, ExitStack() as stack:
+        trees = [_index(spec, book, cache, stack) for spec in tree or ()]
+        for rule in rules:
+            trials += examples(rule)
+            trials += mutations(rule, trees) if trees else ()
+    style = {"failed": "bold red", "skipped": "dim", "passed": None}
+    shown = [t for t in trials if verbose or t.outcome == "failed"]
+    show_lines(
+        (f"{t.outcome:<8} {t.rule}: {t.what}{f': {t.reason}' if t.reason else ''}", style[t.outcome]) for t in shown
+    )
+    counts = [f"{sum(t.outcome == word for t in trials)} {word}" for word in ("passed", "failed", "skipped")]
+    show_lines(
+        [(f"{len(rules)} rules: {', '.join(counts)}" + (f"; {wrong} documents are wrong" if wrong else ""), "bold")]
+    )
+    failed = any(trial.outcome == "failed" for trial in trials)
+    raise typer.Exit(Exit.ERROR if wrong else Exit.FINDINGS if failed else Exit.CLEAN)
+
+
+def _index(spec: str, book: Rulebook, cache: Cache, stack: ExitStack) -> tuple[str, Index]:
+    from specaudit.index import Index
+    from specaudit.ruling.judge import RuleJudge
+    from specaudit.scan import Options, snapshot_of
+    from specaudit.targets import parse
+
+    judge = RuleJudge(book, cache)
+    snapshot, _ = stack.enter_context(snapshot_of(parse(spec), Options(judge=judge), cache))
+    return spec, Index(snapshot)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specaudit.cli import machines
 from specaudit.cli.root import sub_app
 from specaudit.errors import Exit
 
@@ -28,9 +29,20 @@ def scan(
             show_default=False,
         ),
     ] = None,
-    python: Annotated[
-        str | None, typer.Option("--python", metavar="PATH", help="The interpreter whose environment is meant.")
-    ] = None,
+    python: machines.Python = None,
+    venv: machines.Venv = None,
+    via: machines.Via = None,
+    sudo: machines.Sudo = False,
+    inventory: machines.InventoryFile = None,
+    limit: machines.Limit = None,
+    jobs: machines.Jobs = 8,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Read the counters of speculative decoding off running servers.")
+    ] = False,
+    ssh_config: machines.SshConfig = None,
+    ssh_option: machines.SshOption = None,
+    host_keys: machines.HostKeys = None,
+    deadline: machines.Deadline = None,
     engine: Annotated[
         str | None, typer.Option("--engine", metavar="NAME", help="vllm or sglang, where both are installed.")
     ] = None,
@@ -56,10 +68,12 @@ def scan(
     from specaudit.cache import Cache, folder
     from specaudit.console import Progress, note, show_scan
     from specaudit.scan import Options, only_methods, scan_all
-    from specaudit.targets import LOCAL, parse
 
-    wanted = [parse(spec, python=python) for spec in targets or [LOCAL]]
     progress = Progress(quiet)
+    said = machines.Said(
+        python, venv, via, sudo, inventory, limit, ssh_config, ssh_option, host_keys, deadline, metrics
+    )
+    wanted, reached = machines.meant(targets or [], said, progress.clear)
 
     def consent(question: str) -> bool:
         if download or not sys.stdin.isatty():
@@ -71,7 +85,7 @@ def scan(
     with Cache(folder()) as cache:
         if cache.problem:
             note(f"the cache {folder()} cannot be used ({cache.problem}); nothing will be kept for the next scan")
-        options = Options(engine, _judge(cache) if rules else None)
+        options = Options(engine, _judge(cache) if rules else None, reached, jobs)
         for outcome in scan_all(wanted, options, cache, progress, consent):
             progress.clear()
             if outcome.error is not None:

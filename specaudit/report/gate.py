@@ -15,7 +15,8 @@ from specaudit.model import Finding, Run, Scan, Severity
 from specaudit.report.expect import Expectation, Unmet
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-_OPEN = ("present", "partial")
+#: Statuses of findings that matter.
+OPEN = ("present", "partial")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Judgement:
 
 def judge(scan: Scan, gate: Gate) -> Judgement:
     """Applies the gate to one scan."""
-    opened = [finding for finding in scan.findings if finding.status in _OPEN]
+    opened = [finding for finding in scan.findings if finding.status in OPEN]
     ignored = [finding for finding in opened if finding.rule in gate.ignored]
     known = [f for f in opened if f.rule not in gate.ignored and f.fingerprint in gate.known]
     left = [f for f in opened if f.rule not in gate.ignored and f.fingerprint not in gate.known]
@@ -94,4 +95,4 @@ def severity(text: str) -> Severity:
 def baseline(document: Scan | Run) -> frozenset[str]:
     """Fingerprints of the open findings of an earlier scan document."""
     scans = document.scans if isinstance(document, Run) else (document,)
-    return frozenset(f.fingerprint for scan in scans for f in scan.findings if f.status in _OPEN)
+    return frozenset(f.fingerprint for scan in scans for f in scan.findings if f.status in OPEN)

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from specaudit import summary
 from specaudit.model import Finding
 from specaudit.report import view
-from specaudit.report.gate import Judgement
+from specaudit.report.gate import OPEN, Judgement
 from specaudit.report.view import Report
 
 #: What XML 1.0 cannot hold.
@@ -68,7 +68,7 @@ def _outcome(case: ElementTree.Element, judgement: Judgement, finding: Finding) 
         ElementTree.SubElement(case, "system-out").text = _text(f"{finding.status}\n{said or found}")
     elif finding.status in ("not-applicable", "not-found", "unreachable"):
         ElementTree.SubElement(case, "skipped", message=_text(f"{finding.status}: {finding.reason}"))
-    elif finding.status in view.OPEN:
+    elif finding.status in OPEN:
         state = view.standing(judgement, finding) or "below the gate"
         ElementTree.SubElement(case, "system-out").text = _text(f"{finding.status}, {state}\n{said}")
 

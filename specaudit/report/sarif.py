@@ -12,7 +12,7 @@ from typing import Any
 from specaudit import summary
 from specaudit.model import Evidence, Finding, Scan, Severity
 from specaudit.report import view
-from specaudit.report.gate import Judgement
+from specaudit.report.gate import OPEN, Judgement
 from specaudit.report.view import Report
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -137,7 +137,7 @@ def _properties(scan: Scan) -> dict[str, Any]:
             **({"searched": view.search_words(finding.searched)} if finding.searched else {}),
         }
         for finding in sorted(scan.findings, key=lambda f: f.rule)
-        if finding.status not in view.OPEN
+        if finding.status not in OPEN
     }
     made["trees"] = {
         question: {"verdict": part.verdict, **({"searched": view.search_words(part.searched)} if part.searched else {})}

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from specaudit.model import Finding, Hop, Path, Scan, Search, TreePart
-from specaudit.report.gate import SEVERITIES, Gate, Judgement, judge
+from specaudit.report.gate import OPEN, SEVERITIES, Gate, Judgement, judge
 
 #: Statuses in the order in which a reader wants them.
 STATUSES = ("present", "partial", "unreachable", "fixed", "not-found", "not-applicable")
-OPEN = ("present", "partial")
 #: Steps of a path, in order.
 STAGES = ("config", "runner", "proposer", "attention", "sampler", "kernel")
 

@@ -21,6 +21,10 @@ from specaudit.ruling.schema import read_rule
 MAX_RULES = 1_000
 
 
+#: Name, contents, and who wrote it.
+Document = tuple[str, bytes, Literal["packaged", "user"]]
+
+
 @dataclass(frozen=True)
 class Rulebook:
     """Rule documents as bytes, in the order of their names; parsed when :attr:`rules` is first asked for.
@@ -28,7 +32,7 @@ class Rulebook:
     ``digest`` identifies the set, so that findings can be kept between runs without parsing a single document.
     """
 
-    documents: tuple[tuple[str, bytes, Literal["packaged", "user"]], ...]
+    documents: tuple[Document, ...]
 
     @property
     def digest(self) -> str:
@@ -47,11 +51,11 @@ class Rulebook:
         """
         made: dict[str, Rule] = {}
         bad: list[DocumentError] = []
-        for name, data, source in self.documents:
+        for document in self.documents:
             try:
-                rule = read_rule(_decode(name, data), name, source)
+                rule = single(document)
                 if rule.id in made:
-                    raise DocumentError(f"{name}:1", f"the id {rule.id!r} is taken by {made[rule.id].name}")
+                    raise DocumentError(f"{rule.name}:1", f"the id {rule.id!r} is taken by {made[rule.id].name}")
                 made[rule.id] = rule
             except DocumentError as wrong:
                 bad.append(wrong)
@@ -76,6 +80,16 @@ class Rulebook:
         raise ConfigurationError(f"There is no rule {rule_id!r}.", hint)
 
 
+def single(document: Document) -> Rule:
+    """One document's rule.
+
+    Raises:
+        DocumentError: it is wrong.
+    """
+    name, data, source = document
+    return read_rule(_decode(name, data), name, source)
+
+
 def _decode(name: str, data: bytes) -> str:
     try:
         return data.decode()
@@ -91,7 +105,7 @@ def rulebook(folders: Sequence[Path] = (), *, packaged: bool = True) -> Rulebook
         ConfigurationError: a folder does not exist or holds no rules, a file cannot be read or is too large, or there
             are more than ``MAX_RULES`` documents.
     """
-    documents: list[tuple[str, bytes, Literal["packaged", "user"]]] = []
+    documents: list[Document] = []
     if packaged:
         for resource in sorted(files("specaudit.rules").iterdir(), key=lambda one: one.name):
             if resource.name.endswith(".yaml"):

@@ -1,0 +1,73 @@
+"""``specaudit diff``: what changed between two targets or scan documents."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specaudit.cli.root import sub_app
+from specaudit.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from specaudit.cache import Cache
+    from specaudit.console import Progress
+    from specaudit.model import Scan
+
+app = sub_app()
+
+
+@app.command()
+def diff(
+    before: Annotated[str, typer.Argument(metavar="A", help="A target as for scan, or a scan document.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="The same.")],
+    json: Annotated[bool, typer.Option("--json", help="Write the document specaudit/diff/1 to stdout.")] = False,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-on", metavar="SEVERITY", help="Exit 1 when B has findings of this severity that A has not."
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Tell what appeared, vanished, moved or changed: proposers, verifiers, runners, trees, options, findings."""
+    from specaudit import diff as differences
+    from specaudit.cache import Cache, folder
+    from specaudit.console import Progress, show_lines
+    from specaudit.report.gate import severity
+    from specaudit.summary import title
+
+    floor = severity(fail_on) if fail_on is not None else None
+    progress = Progress(quiet)
+    with Cache(folder()) as cache:
+        old, new = (_scan(spec, cache, progress) for spec in (before, after))
+    progress.clear()
+    changes = differences.diff(old, new)
+    if json:
+        sys.stdout.buffer.write(differences.as_json(old, new, changes).encode())
+    else:
+        style = {"appeared": "green", "vanished": "red", "moved": "dim", "changed": "yellow"}
+        show_lines([(f"{title(old)} -> {title(new)}", "bold"), *((str(c), style[c.kind]) for c in changes)])
+        show_lines([(f"{len(changes)} changes", "bold")])
+    worse = differences.worse(old, new, floor) if floor is not None else []
+    incomplete = bool(old.errors or new.errors)
+    raise typer.Exit(Exit.INCOMPLETE if incomplete else Exit.FINDINGS if worse else Exit.CLEAN)
+
+
+def _scan(spec: str, cache: Cache, progress: Progress) -> Scan:
+    """A scan document where the argument is a file, else a scan of the target."""
+    from specaudit import document
+    from specaudit.model import Run
+    from specaudit.ruling.judge import RuleJudge
+    from specaudit.ruling.store import rulebook
+    from specaudit.scan import Options, scan
+    from specaudit.targets import parse
+
+    if Path(spec).is_file():
+        loaded = document.load(Path(spec))
+        if isinstance(loaded, Run):
+            raise UsageError(f"{spec} holds {len(loaded.scans)} scans.", "Compare documents of one scan each.")
+        return loaded
+    return scan(parse(spec), Options(judge=RuleJudge(rulebook(), cache)), cache, progress)

@@ -1,0 +1,60 @@
+"""``specaudit history``: one row a release, from the package index or from a checkout's tags."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specaudit.cli.root import sub_app
+from specaudit.errors import Exit
+
+app = sub_app()
+
+
+@app.command()
+def history(
+    first: Annotated[
+        str | None, typer.Option("--from", metavar="VERSION", help="The oldest release.", show_default=False)
+    ] = None,
+    last: Annotated[
+        str | None, typer.Option("--to", metavar="VERSION", help="The newest release.", show_default=False)
+    ] = None,
+    engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="vllm or sglang.")] = "vllm",
+    git: Annotated[
+        Path | None,
+        typer.Option("--git", metavar="PATH", help="A clone of the engine: read its tags instead of the index."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Write all scans as one document to stdout.")] = False,
+    changes: Annotated[bool, typer.Option("--changes", help="Print what changed below each row.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Tell how releases differ: default runner, drafts, walks, trees and open findings, one row each."""
+    from specaudit import document
+    from specaudit.cache import Cache, folder
+    from specaudit.console import Progress, note, show_lines, show_table
+    from specaudit.history import COLUMNS, releases, rows, table, tagged
+    from specaudit.ruling.judge import RuleJudge
+    from specaudit.ruling.store import rulebook
+    from specaudit.scan import Options, scan_all
+
+    targets = tagged(git, first, last) if git is not None else releases(engine, first, last)
+    progress = Progress(quiet)
+    with Cache(folder()) as cache:
+        options = Options(engine=engine, judge=RuleJudge(rulebook(), cache))
+        outcomes = list(scan_all(targets, options, cache, progress, lambda _: False))
+    progress.clear()
+    for outcome in outcomes:
+        if outcome.error is not None:
+            note(f"{outcome.scan.target.spec}: {outcome.error}")
+    scans = [outcome.scan for outcome in outcomes]
+    if json:
+        sys.stdout.buffer.write(document.encode(document.of_scans(scans)))
+    elif changes:
+        for row in rows(scans):
+            show_lines([("  ".join(table([row])[0]), "bold"), *((f"    {change}", None) for change in row.changes)])
+    else:
+        show_table(COLUMNS, table(rows(scans)))
+    raise typer.Exit(max((outcome.code for outcome in outcomes), default=Exit.CLEAN))
