@@ -30,8 +30,7 @@ import triton
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from specaudit.ddtree import build as build_module
-from specaudit.ddtree import kernels, reference
+from specaudit.ddtree import build, kernels, reference, table
 from specaudit.ddtree.layout import KVCaches, Table, Tree, Walk, uniform_row_starts
 
 K, V = 15, 151_936
@@ -215,10 +214,10 @@ def section_build_parts() -> Figures:
     print("\nbuild, launch by launch, N=64 (each alone in a graph)")
     for batch in (1, 16):
         x = draft_logits(batch, 1)[0]
-        table, tree = Table.empty(batch, K, 64, CUDA), Tree.empty(batch, 64, K, CUDA)
+        best, tree = Table.empty(batch, K, 64, CUDA), Tree.empty(batch, 64, K, CUDA)
         with recorded_launches() as launches:
-            kernels.draft_table(x, 64, out=table)
-            kernels.best_first(table, out=tree)
+            kernels.draft_table(x, 64, out=best)
+            kernels.best_first(best, out=tree)
         figure = medians({name: [launch] * 20 for name, launch in launches})
         figures[f"B={batch}"] = figure
         line(f"B={batch}", figure)
@@ -226,20 +225,20 @@ def section_build_parts() -> Figures:
 
 
 class recorded_launches:
-    """Collects the launches of build.py made inside, as (kernel's name, call that repeats it)."""
+    """Collects the launches of both stages of the build, as (kernel's name, call that repeats it)."""
 
-    names = ("_scan", "_select", "_grow", "_link")
+    places = ((table, "_scan"), (table, "_select"), (build, "_grow"), (build, "_link"))
 
     def __enter__(self) -> list[tuple[str, Callable[[], object]]]:
         self.launches: list[tuple[str, Callable[[], object]]] = []
-        self.kept = {name: getattr(build_module, name) for name in self.names}
-        for name, kernel in self.kept.items():
-            setattr(build_module, name, _Recorder(name, kernel, self.launches))
+        self.kept = [(module, name, getattr(module, name)) for module, name in self.places]
+        for module, name, kernel in self.kept:
+            setattr(module, name, _Recorder(name, kernel, self.launches))
         return self.launches
 
     def __exit__(self, *_: object) -> None:
-        for name, kernel in self.kept.items():
-            setattr(build_module, name, kernel)
+        for module, name, kernel in self.kept:
+            setattr(module, name, kernel)
 
 
 class _Recorder:
@@ -378,7 +377,7 @@ def section_step() -> Figures:
     for name, operation in (("launched", step), ("graph", graph.replay)):
         torch.cuda.synchronize()
         activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-        with torch.profiler.profile(activities=activities) as profile:
+        with torch.profiler.profile(activities=activities, acc_events=True) as profile:
             operation()
         events = {event.key: event.count for event in profile.key_averages()}
         copies = sum(n for key, n in events.items() if "Memcpy" in key)
@@ -394,13 +393,13 @@ def section_step() -> Figures:
 def section_correct() -> Figures:
     """The figures above are of kernels that give the reference's result on these inputs."""
     x = draft_logits(4, 1)[0]
-    table = kernels.draft_table(x, 64)
+    best = kernels.draft_table(x, 64)
     expected = reference.draft_table(x, 64)
-    tree = kernels.best_first(table)
-    want = reference.best_first(Table(table.logprobs.cpu(), table.ids.cpu(), table.lse.cpu()))
+    tree = kernels.best_first(best)
+    want = reference.best_first(Table(best.logprobs.cpu(), best.ids.cpu(), best.lse.cpu()))
     figures = {
-        "ids equal": torch.equal(table.ids, expected.ids),
-        "lse error": float((table.lse - expected.lse).abs().max()),
+        "ids equal": torch.equal(best.ids, expected.ids),
+        "lse error": float((best.lse - expected.lse).abs().max()),
         "trees equal": all(torch.equal(tree.tensors()[n].cpu(), t) for n, t in want.tensors().items()),
     }
     print(f"\nagainst the reference, B=4 N=64: {figures}")

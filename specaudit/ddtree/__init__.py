@@ -4,7 +4,7 @@ Imports torch, triton and the standard library only, so that the folder can be c
 
 layout.py     the tensors everything works on: Table, Tree, Walk, KVCaches, row starts
 reference.py  the paper step by step in plain torch: what every kernel is tested against
-kernels.py    the same functions, same signatures, as Triton kernels (build.py, walk.py, commit.py, stage.py)
+kernels.py    the same functions, same signatures, as Triton kernels (table.py, build.py, stage.py, walk.py, commit.py)
 attention.py  the tree part of attention
 generate.py   a Transformers target with a DFlash drafter, chain and tree: the oracle for acceptance
 """

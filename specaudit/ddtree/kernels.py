@@ -4,9 +4,10 @@ Every function launches a fixed number of kernels, never waits for the device, a
 them can be captured in a CUDA graph (give `out` where the result needs a fixed address outside of it).
 """
 
-from .build import ancestor_mask, best_first, build, draft_table
+from .build import ancestor_mask, best_first, build
 from .commit import commit_kv, commit_rows
 from .stage import stage, write_positions
+from .table import draft_table
 from .walk import greedy_walk, linear_walk, walk
 
 __all__ = [

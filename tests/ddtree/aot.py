@@ -81,22 +81,34 @@ def _resource_usage(cubin: bytes) -> tuple[int, int]:
 
 def core_kernels() -> list[Kernel]:
     """The kernels as build, walk, commit and stage launch them at N = 64, K = 15, V = 151,936, bfloat16 logits."""
-    from specaudit.ddtree import build, commit, stage, walk
+    from specaudit.ddtree import build, commit, stage, table, walk
 
-    scan = pointers("*bf16", "logits_ptr group_ptr super_ptr") | pointers("*fp32", "temperature_ptr partial_ptr")
+    scan = pointers("*fp32", "temperature_ptr partial_ptr")
     scan |= integers("batch_stride position_stride horizon vocabulary supers")
-    table = pointers("*fp32", "logprobs_ptr lse_ptr") | pointers("*i32", "ids_ptr") | integers("splits N")
+    best = pointers("*fp32", "logprobs_ptr lse_ptr") | pointers("*i32", "ids_ptr") | integers("splits N")
+    groups = {"GROUP": 16, "FAN": 16}
     tree = "num_rows_ptr tokens_ptr parents_ptr depths_ptr ranks_ptr first_child_ptr next_sibling_ptr ancestors_ptr"
     walked = pointers("*i32", "accepted_ptr emitted_ptr num_accepted_ptr num_emitted_ptr row_starts_ptr")
     flat = pointers("*i32", "target_ptr tokens_ptr")
     out = {f"out_{name}": kind for name, kind in (pointers("*i32", tree) | pointers("*fp32", "scores_ptr")).items()}
     return [
-        Kernel(build._scan, scan, {"GROUP": 16, "FAN": 16, "CHUNK": build.CHUNK}, build.SCAN_WARPS),
-        Kernel(
-            build._select,
-            scan | table,
-            {"TOP": 64, "GROUP": 16, "FAN": 16, "SUPERS": 1024, "SPLITS": 32},
-            build.select_warps(64),
+        *(
+            variant
+            for kind, top in (("*bf16", 64), ("*fp16", 16), ("*fp32", 16))
+            for variant in (
+                Kernel(
+                    table._scan,
+                    scan | pointers(kind, "logits_ptr group_ptr super_ptr"),
+                    groups | {"CHUNK": table.CHUNK},
+                    table.SCAN_WARPS,
+                ),
+                Kernel(
+                    table._select,
+                    scan | best | pointers(kind, "logits_ptr group_ptr super_ptr"),
+                    groups | {"TOP": top, "SUPERS": 1024, "SPLITS": 128},
+                    table.select_warps(top, rows=15),
+                ),
+            )
         ),
         Kernel(
             build._grow,
@@ -106,17 +118,29 @@ def core_kernels() -> list[Kernel]:
             1,
         ),
         Kernel(
+            build._grow,
+            pointers("*i32", tree) | pointers("*fp32", "logprobs_ptr scores_ptr bonus_ptr") | integers("spine K N"),
+            {"budgets_ptr": None, "K_POW2": 16, "N_POW2": 64},
+            1,
+        ),
+        Kernel(
             build._link,
             pointers("*i32", tree + " table_ids_ptr") | integers("K N W"),
             {"ROWS": build.LINK_ROWS, "ALL_ROWS": 128, "WORDS": 4},
-            build.LINK_WARPS,
+            1,
         ),
-        Kernel(build._ancestors, pointers("*i32", tree) | integers("R W"), {"ROWS": build.LINK_ROWS, "WORDS": 4}, 4),
+        Kernel(build._ancestors, pointers("*i32", tree) | integers("R W"), {"ROWS": build.LINK_ROWS, "WORDS": 4}, 1),
         Kernel(
             walk._walk,
             walked | flat | pointers("*i32", tree + " best_id_ptr") | pointers("*fp32", "best_ptr")
             | integers("splits R D W"),
             {"ROWS": 128, "DEPTHS": 16, "SPLITS": 32},
+            walk.warps(128),
+        ),
+        Kernel(
+            walk._walk,
+            walked | flat | pointers("*i32", tree) | integers("splits R D W"),
+            {"best_ptr": None, "best_id_ptr": None, "ROWS": 128, "DEPTHS": 16, "SPLITS": 1},
             walk.warps(128),
         ),
         Kernel(

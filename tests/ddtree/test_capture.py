@@ -144,9 +144,11 @@ def test_a_replay_allocates_nothing(step) -> None:
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
 def test_a_step_never_waits_for_the_device(step) -> None:
-    torch.cuda.set_sync_debug_mode("error")  # torch's own operations raise when they synchronise
+    step.caches()
     try:
+        torch.cuda.set_sync_debug_mode("error")  # torch's own operations raise when they synchronise
         step.run()
     finally:
         torch.cuda.set_sync_debug_mode("default")
@@ -157,7 +159,7 @@ def test_the_profiler_sees_kernels_only(step) -> None:
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     step.caches()
     torch.cuda.synchronize()
-    with torch.profiler.profile(activities=activities) as profile:
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         step.run()
     names = [event.key for event in profile.key_averages()]
     forbidden = ("DtoH", "HtoD", "Synchronize", "aten::item", "_local_scalar_dense")
