@@ -4,37 +4,51 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from specaudit.errors import ConfigurationError
 from specaudit.model import Condition, Scan, Server
 from specaudit.ruling.reach import Configuration, reached
+from specaudit.snapshot import Snapshot
+from specaudit.tracing import Asked, traced
 
 #: Options of a server under which a speculative configuration goes, and short names that conditions do not use.
 _SPECULATIVE = ("speculative_config", "sc")
 _SHORT = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size"}
 
 
-def configured(
-    scan: Scan,
-    methods: Sequence[str],
-    settings: Mapping[str, str | None],
-    needs: Mapping[str, tuple[Condition, ...]],
-) -> Scan:
-    """A traced scan with every finding judged by what the methods, under these settings, can reach.
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """The :class:`specaudit.scan.Configure` of the command line.
 
     Args:
-        scan: its paths are those of the configuration (:func:`specaudit.tracing.trace`).
-        methods: the methods that are configured.
+        methods: the methods that are configured; empty where ``server`` says it.
         settings: options and variables by name; ``None``: known not to be set.
         needs: each rule's own conditions (:class:`specaudit.ruling.judge.Summary`).
+        server: the process whose command line and environment are the configuration.
     """
-    known = {**settings, **_platform(scan)}
-    configurations = [
-        Configuration(method, known, tuple(path for path in scan.paths if path.method == method)) for method in methods
-    ]
-    paths = tuple(path for path in scan.paths if path.method in methods)
-    return replace(scan, findings=reached(scan.findings, needs, configurations), paths=paths)
+
+    methods: tuple[str, ...]
+    settings: Mapping[str, str | None]
+    needs: Mapping[str, tuple[Condition, ...]]
+    server: int | None = None
+
+    def __call__(self, scan: Scan, snapshot: Snapshot) -> Scan:
+        """The scan with the configuration's paths, and every finding judged by what they reach.
+
+        Raises:
+            ConfigurationError: the engine does not know a method, or the process is no server.
+        """
+        methods, settings = self.methods, dict(self.settings)
+        if self.server is not None:
+            method, found = of_server(scan.servers, self.server)
+            methods, settings = methods or (method,), {**found, **settings}
+        asked = [Asked(method, settings) for method in methods]
+        ways = {one.method: traced(scan, snapshot, one).paths for one in asked}
+        known = {**settings, **_platform(scan)}
+        configurations = [Configuration(method, known, ways[method]) for method in methods]
+        paths = tuple(path for found_paths in ways.values() for path in found_paths)
+        return replace(scan, findings=reached(scan.findings, self.needs, configurations), paths=paths)
 
 
 def _platform(scan: Scan) -> dict[str, str]:

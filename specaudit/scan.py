@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -22,7 +24,16 @@ from specaudit.index import Index
 from specaudit.model import Audit, Environment, Failure, Finding, NotLooked, Scan, Server, Target, Tool
 from specaudit.snapshot import Snapshot, take
 
+if TYPE_CHECKING:
+    from specaudit.hosts.machines import Machines
+
 AUDIT_VERSION = 1
+#: Seconds for which a machine waits for another one with the same engine.
+_PATIENCE = 30.0
+
+_COMPUTING = threading.Lock()
+_TURNS_LOCK = threading.Lock()
+_TURNS: dict[tuple[str, str], threading.Lock] = {}
 
 
 class Judge(Protocol):
@@ -37,23 +48,37 @@ class Judge(Protocol):
         ...
 
 
+class Configure(Protocol):
+    """Sees a scan with the eyes of a configuration, while the engine can still be read."""
+
+    def __call__(self, scan: Scan, snapshot: Snapshot) -> Scan:
+        """The scan with the configuration's paths and what it can reach."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What to do with each target.
 
-    ``engine`` chooses one where several are installed; ``judge`` is ``None`` for a scan without rules.
+    ``engine`` chooses one where several are installed; ``judge`` is ``None`` for a scan without rules; ``machines``
+    says how machines are reached; ``jobs`` targets are worked on at the same time; ``configure`` is applied to each
+    scan.
     """
 
     engine: str | None = None
     judge: Judge | None = None
+    machines: Machines | None = None
+    jobs: int = 1
+    configure: Configure | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The document of one target, and the error that kept it empty."""
+    """The document of one target, the hashes of all its files, and the error that kept it empty."""
 
     scan: Scan
     error: SpecauditError | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def code(self) -> Exit:
@@ -70,13 +95,26 @@ def scan_all(
     progress: Callable[[str], None],
     consent: Callable[[str], bool],
 ) -> Iterator[Outcome]:
-    """Scans targets one after the other; an error ends that target only."""
-    for target in targets:
+    """Scans targets, several at a time, and gives them in their order; an error ends that target only."""
+
+    def one(target: Target) -> Outcome:
         try:
-            yield Outcome(scan(target, options, cache, progress, consent))
+            with snapshot_of(target, options, cache, progress, consent) as (snapshot, servers):
+                return Outcome(_scanned(target, snapshot, servers, options), None, snapshot.hashes)
         except SpecauditError as bad:
             failures = (Failure("", bad.message),)
-            yield Outcome(Scan(Tool(__version__), target, None, Environment(), errors=failures), bad)
+            return Outcome(Scan(Tool(__version__), target, None, Environment(), errors=failures), bad)
+
+    wanted_targets = list(targets)
+    pool = ThreadPoolExecutor(max(1, min(options.jobs, len(wanted_targets))), "target")
+    try:
+        # One target is scanned in this thread: an interruption then ends it at once.
+        yield from (pool.map if len(wanted_targets) > 1 else map)(one, wanted_targets)
+    finally:
+        # After an interruption: connections that are closed end the threads that wait for them.
+        if options.machines is not None:
+            options.machines.close()
+        pool.shutdown(cancel_futures=True)
 
 
 def scan(
@@ -99,7 +137,12 @@ def scan(
         SpecauditError: the target cannot be reached, or holds no engine.
     """
     with snapshot_of(target, options, cache, progress, consent) as (snapshot, servers):
-        return document_of(target, snapshot, servers, options.judge)
+        return _scanned(target, snapshot, servers, options)
+
+
+def _scanned(target: Target, snapshot: Snapshot, servers: tuple[Server, ...], options: Options) -> Scan:
+    made = document_of(target, snapshot, servers, options.judge)
+    return options.configure(made, snapshot) if options.configure is not None else made
 
 
 @contextmanager
@@ -115,15 +158,38 @@ def snapshot_of(
     Raises:
         SpecauditError: the target cannot be reached, or holds no engine.
     """
-    means = Means(cache, lambda path: wanted(path, options.judge), progress, consent)
+    means = Means(cache, lambda path: wanted(path, options.judge), progress, consent, options.machines)
     with opened(target, means) as host:
         found = _choose(host, options.engine)
         progress(f"{target.spec}: {found.engine} {found.version or '(version unknown)'}")
-        yield take(host, target, found, means.wants, cache, cache), host.servers()
+        with _turn(found):
+            snapshot = take(host, target, found, means.wants, cache, cache)
+        yield snapshot, host.servers()
+
+
+@contextmanager
+def _turn(found: Installation) -> Iterator[None]:
+    """Of machines with the same engine, the first fetches its files; the others find them in the cache.
+
+    A machine that hangs holds them up for a while, not for ever.
+    """
+    with _TURNS_LOCK:
+        lock = _TURNS.setdefault((found.engine, found.version), threading.Lock())
+    mine = lock.acquire(timeout=_PATIENCE)
+    try:
+        yield
+    finally:
+        if mine:
+            lock.release()
 
 
 def document_of(target: Target, snapshot: Snapshot, servers: tuple[Server, ...], judge: Judge | None) -> Scan:
-    """Everything that can be said of a snapshot."""
+    """Everything that can be said of a snapshot; of several threads one at a time, since all of it is computing."""
+    with _COMPUTING:
+        return _document_of(target, snapshot, servers, judge)
+
+
+def _document_of(target: Target, snapshot: Snapshot, servers: tuple[Server, ...], judge: Judge | None) -> Scan:
     made = classify(snapshot)
     findings: tuple[Finding, ...] = ()
     failures: tuple[Failure, ...] = ()
@@ -222,5 +288,4 @@ def only_methods(made: Scan, methods: tuple[str, ...]) -> Scan:
         verifiers=tuple(v for v in made.verifiers if not v.runner or v.runner in labels),
         options=tuple(o for o in made.options if not o.method or o.method in wanted_methods),
         paths=tuple(p for p in made.paths if p.method in wanted_methods),
-        findings=tuple(f for f in made.findings if not f.methods or wanted_methods.intersection(f.methods)),
     )

@@ -9,8 +9,9 @@ from specaudit.cache import Cache
 from specaudit.engines import ENGINES
 from specaudit.errors import ConfigurationError
 from specaudit.index import Index
-from specaudit.model import Scan, Server, Target
+from specaudit.model import Scan, Target
 from specaudit.scan import Options, document_of, snapshot_of
+from specaudit.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Asked:
 
 def trace(
     target: Target,
-    asked: Asked | Callable[[tuple[Server, ...]], Asked],
+    asked: Asked,
     options: Options,
     cache: Cache,
     progress: Callable[[str], None] = lambda _: None,
@@ -37,30 +38,32 @@ def trace(
 ) -> Scan:
     """A scan whose paths are those of one configuration; nothing else of it is narrowed.
 
-    Args:
-        target: from :func:`specaudit.targets.parse`.
-        asked: the configuration, or a function that reads it off the servers that run there.
-        options: as in :func:`specaudit.scan.scan`; so are the others.
-
     Raises:
         SpecauditError: as :func:`specaudit.scan.scan`.
         ConfigurationError: the engine does not know the method, or refuses the configuration.
     """
+    with snapshot_of(target, options, cache, progress, consent) as (snapshot, servers):
+        return traced(document_of(target, snapshot, servers, options.judge), snapshot, asked)
+
+
+def traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:
+    """A scan with the paths of one configuration; ``snapshot`` is what it was made of, still readable.
+
+    Raises:
+        ConfigurationError: as :func:`trace`.
+    """
     from specaudit.classify.audit import trace as trace_index
 
-    with snapshot_of(target, options, cache, progress, consent) as (snapshot, servers):
-        scan = document_of(target, snapshot, servers, options.judge)
-        asked = asked(servers) if callable(asked) else asked
-        known = sorted({runner.method for runner in scan.runners})
-        if asked.method is not None and asked.method not in known:
-            raise ConfigurationError(
-                f"{target.spec} has no method {asked.method!r}.", f"It has: {', '.join(known) or 'none'}."
-            )
-        engine = ENGINES[snapshot.engine.name]
-        settings = {**asked.settings, **_architectures(asked)}
-        index = Index(snapshot.narrowed(engine.wants))
-        methods = [asked.method] if asked.method else known
-        paths = tuple(path for method in methods for path in trace_index(index, method, settings, scan.verifiers))
+    known = sorted({runner.method for runner in scan.runners})
+    if asked.method is not None and asked.method not in known:
+        raise ConfigurationError(
+            f"{scan.target.spec} has no method {asked.method!r}.", f"It has: {', '.join(known) or 'none'}."
+        )
+    engine = ENGINES[snapshot.engine.name]
+    settings = {**asked.settings, **_architectures(asked)}
+    index = Index(snapshot.narrowed(engine.wants))
+    methods = [asked.method] if asked.method else known
+    paths = tuple(path for method in methods for path in trace_index(index, method, settings, scan.verifiers))
     return replace(scan, paths=paths)
 
 

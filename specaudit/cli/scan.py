@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specaudit.cli import machines
+from specaudit.cli.gating import Baseline, Expect, FailOn, Ignore, gate_of
 from specaudit.cli.root import sub_app
-from specaudit.errors import Exit
+from specaudit.errors import ConfigurationError, Exit
 
 if TYPE_CHECKING:
     from specaudit.cache import Cache
-    from specaudit.scan import Judge
+    from specaudit.configured import Configured
+    from specaudit.ruling.judge import RuleJudge
 
 app = sub_app()
 
@@ -49,7 +52,24 @@ def scan(
     method: Annotated[
         list[str] | None, typer.Option("--method", metavar="NAME", help="Show only this method (repeatable).")
     ] = None,
-    rules: Annotated[bool, typer.Option("--rules/--no-rules", help="Look for known defects.")] = True,
+    speculative_config: Annotated[
+        str | None,
+        typer.Option("--speculative-config", metavar="JSON|FILE", help="Which findings can this configuration reach?"),
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable of it (repeatable).")
+    ] = None,
+    server: Annotated[
+        int | None, typer.Option("--server", metavar="PID", help="Take the configuration from this running server.")
+    ] = None,
+    rules: Annotated[
+        list[Path] | None, typer.Option("--rules", metavar="DIR", help="Rules of your own besides (repeatable).")
+    ] = None,
+    no_rules: Annotated[bool, typer.Option("--no-rules", help="Do not look for known defects.")] = False,
+    fail_on: FailOn = None,
+    baseline: Baseline = None,
+    ignore: Ignore = None,
+    expect: Expect = None,
     download: Annotated[
         bool, typer.Option("--download", help="Agree to download a whole wheel where an index leaves no other way.")
     ] = False,
@@ -67,12 +87,15 @@ def scan(
     from specaudit import document
     from specaudit.cache import Cache, folder
     from specaudit.console import Progress, note, show_scan
+    from specaudit.report.gate import judge
+    from specaudit.report.view import verdict
     from specaudit.scan import Options, only_methods, scan_all
 
     progress = Progress(quiet)
     said = machines.Said(
         python, venv, via, sudo, inventory, limit, ssh_config, ssh_option, host_keys, deadline, metrics
     )
+    gate = gate_of(fail_on, baseline, ignore, expect)
     wanted, reached = machines.meant(targets or [], said, progress.clear)
 
     def consent(question: str) -> bool:
@@ -85,7 +108,9 @@ def scan(
     with Cache(folder()) as cache:
         if cache.problem:
             note(f"the cache {folder()} cannot be used ({cache.problem}); nothing will be kept for the next scan")
-        options = Options(engine, _judge(cache) if rules else None, reached, jobs)
+        found = None if no_rules else _judge(cache, rules or ())
+        configure = _configure(method or (), speculative_config, env or (), server, found)
+        options = Options(engine, found, reached, jobs, configure)
         for outcome in scan_all(wanted, options, cache, progress, consent):
             progress.clear()
             if outcome.error is not None:
@@ -99,11 +124,38 @@ def scan(
         sys.stdout.buffer.write(data)
     if output is not None:
         document.write(output, data)
-    raise typer.Exit(max((outcome.code for outcome in outcomes), default=Exit.CLEAN))
+    judgements = [judge(one, gate) for one in scans]
+    for judgement in judgements:
+        if judgement.failing or judgement.unmet:
+            note(f"{judgement.scan.target.spec}: gate: {verdict(judgement)}")
+    codes = [*(outcome.code for outcome in outcomes), *(judgement.code for judgement in judgements)]
+    raise typer.Exit(max(codes, default=Exit.CLEAN))
 
 
-def _judge(cache: Cache) -> Judge:
+def _configure(
+    methods: Sequence[str], configuration: str | None, env: Sequence[str], server: int | None, judge: RuleJudge | None
+) -> Configured | None:
+    """What the options say about a configuration; ``None`` when they say nothing."""
+    from specaudit.cli.trace import read_configuration, read_environment
+    from specaudit.configured import Configured
+
+    if not (methods or configuration or env or server):
+        return None
+    settings = read_configuration(configuration) if configuration is not None else {}
+    named = settings.pop("method", None)
+    if methods and named is not None and list(methods) != [named]:
+        raise ConfigurationError(
+            f"--method says {', '.join(methods)}, the configuration says {named}.", "Leave out one of the two."
+        )
+    chosen = tuple(methods) or ((named,) if named else ())
+    if not chosen and server is None:
+        raise ConfigurationError("No method of speculative decoding is named.", "Add --method NAME.")
+    needs = judge.summary.needs if judge is not None else {}
+    return Configured(chosen, {**settings, **read_environment(env)}, needs, server)
+
+
+def _judge(cache: Cache, folders: Sequence[Path]) -> RuleJudge:
     from specaudit.ruling.judge import RuleJudge
     from specaudit.ruling.store import rulebook
 
-    return RuleJudge(rulebook(), cache)
+    return RuleJudge(rulebook(folders), cache)

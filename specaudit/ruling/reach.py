@@ -66,7 +66,7 @@ def _objections(
     paths = configuration.paths
     if _EVERY not in finding.methods and configuration.method not in finding.methods:
         concerned = ", ".join(finding.methods)
-        yield f"it concerns {concerned}, and the method is {configuration.method}", _hop(paths, "config", "proposer")
+        yield f"it concerns {concerned}, and the method is {configuration.method}", _hop(paths, "proposer", "config")
     runners = {path.runner for path in paths}
     if runners and runners.isdisjoint(finding.runner.split("+")):
         taken = " and ".join(sorted(runners))
