@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -11,9 +12,10 @@ import msgspec
 
 from specaudit.errors import IntegrityError
 from specaudit.hosts.base import Answer
+from specaudit.hosts.metrics import read_metrics
 from specaudit.hosts.probe.files import digest
 from specaudit.hosts.shell import printable
-from specaudit.model import Failure, FileEntry
+from specaudit.model import Failure, FileEntry, Gpu, Server
 
 #: Files of one installation that are believed; real engines have some 3,000.
 MAX_FILES = 100_000
@@ -98,6 +100,23 @@ class Listing:
     def digest(self) -> str:
         """Of the files."""
         return digest((entry.path, entry.sha256) for entry in self.files)
+
+
+def gpu(row: Sequence[str]) -> Gpu:
+    """A row of ``nvidia-smi``; memory that it cannot tell is 0."""
+    name, capability, driver, memory = map(printable, row)
+    return Gpu(name, capability, driver, int(memory) if memory.isdigit() else 0)
+
+
+def server(process: Process) -> Server:
+    """A process as it goes into the document."""
+    return Server(
+        pid=process.pid,
+        argv=tuple(map(printable, process.argv)),
+        env={printable(key): printable(value) for key, value in process.env.items()},
+        python=printable(process.python),
+        metrics=read_metrics(process.metrics),
+    )
 
 
 def survey(label: str, answer: Answer) -> Survey:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from specaudit.cache import DerivedCache
 from specaudit.errors import TargetError
+from specaudit.hosts import answers
 from specaudit.hosts.base import Answer, Installation
 from specaudit.hosts.folder import FolderHost
 from specaudit.hosts.machine import PythonCaller
-from specaudit.hosts.probe import environments, hardware
+from specaudit.hosts.probe import environments, hardware, survey
 from specaudit.hosts.shell import LocalShell
-from specaudit.model import Environment, Gpu
+from specaudit.model import Environment, Server
 
 _ASK = "import json, platform, sys; print(json.dumps([sys.path[1:], platform.python_version(), sys.executable]))"
 _ELSEWHERE = "Name another place: --python PATH, dir:PATH, wheel:FILE, a machine, or a release such as vllm==0.33.0."
@@ -31,17 +35,20 @@ class LocalHost(FolderHost):
         python: the interpreter; ``None``: the one that runs this program. It is started once, with one line that prints
             its search path; nothing of the environment is imported.
         cache: see :class:`specaudit.hosts.folder.FolderHost`.
+        proc: where processes are listed; tests point it elsewhere.
 
     Raises:
         TargetError: the interpreter cannot be started.
     """
 
-    def __init__(self, python: str | None = None, cache: DerivedCache | None = None) -> None:
+    def __init__(self, python: str | None = None, cache: DerivedCache | None = None, proc: str = "/proc") -> None:
         if python is None:
             path, self.version, self.python = environments.own().paths, platform.python_version(), sys.executable
         else:
             path, self.version, self.python = _ask(python)
         super().__init__("@local", path, cache)
+        self._proc = proc
+        self._found: tuple[Installation, ...] = ()
 
     def installations(self, engines: tuple[str, ...]) -> tuple[Installation, ...]:
         """Engines of the environment, the one that would be imported first.
@@ -49,7 +56,7 @@ class LocalHost(FolderHost):
         Raises:
             TargetError: there is none; other environments of this machine that have one are named.
         """
-        found = super().installations(engines)
+        found = self._found = super().installations(engines)
         if found:
             return found
         elsewhere = [
@@ -63,9 +70,14 @@ class LocalHost(FolderHost):
     def environment(self) -> Environment:
         """Versions of the environment, and the GPUs of this machine."""
         facts = super().environment()
-        rows, _ = hardware.gpus()
-        gpus = tuple(Gpu(name, capability, driver, int(float(memory))) for name, capability, driver, memory in rows)
+        gpus = tuple(map(answers.gpu, hardware.gpus()[0]))
         return Environment(self.version, facts.torch, facts.cuda, facts.triton, _platform(), gpus)
+
+    def servers(self) -> tuple[Server, ...]:
+        """Running processes of this environment's engines."""
+        packages = {os.path.realpath(os.path.join(i.root, i.engine)) for i in self._found}
+        running = msgspec.convert(survey.servers(self._proc, False)[0], list[answers.Process])
+        return tuple(answers.server(process) for process in running if process.package in packages)
 
     def call(
         self,

@@ -12,12 +12,11 @@ from specaudit.hosts import answers
 from specaudit.hosts.base import Answer, Installation, Manifest
 from specaudit.hosts.bundle import bundle
 from specaudit.hosts.machine import PythonCaller
-from specaudit.hosts.metrics import read_metrics
 from specaudit.hosts.probe import environments
 from specaudit.hosts.probe.files import sha256
 from specaudit.hosts.probe.hardware import NO_SMI
 from specaudit.hosts.shell import Shell, printable
-from specaudit.model import Environment, Gpu, NotLooked, Server
+from specaudit.model import Environment, NotLooked, Server
 
 MANIFEST_VERSION = 1
 OPS_VERSION = 1
@@ -201,27 +200,14 @@ class RemoteHost:
             cuda=facts.get("cuda", ""),
             triton=facts.get("triton", ""),
             platform=facts.get("platform", ""),
-            gpus=tuple(
-                Gpu(printable(name), printable(capability), printable(driver), int(memory) if memory.isdigit() else 0)
-                for name, capability, driver, memory in survey.gpus
-            ),
+            gpus=tuple(map(answers.gpu, survey.gpus)),
         )
 
     def servers(self) -> tuple[Server, ...]:
         """Running processes of the installations found, with arguments and counters."""
         survey = self._look(self._engines)
         packages = {"", *(found.package for found in survey.installations)}
-        return tuple(
-            Server(
-                pid=process.pid,
-                argv=tuple(printable(word) for word in process.argv),
-                env={printable(key): printable(value) for key, value in process.env.items()},
-                python=printable(process.python),
-                metrics=read_metrics(process.metrics),
-            )
-            for process in survey.servers
-            if process.package in packages
-        )
+        return tuple(answers.server(process) for process in survey.servers if process.package in packages)
 
     def _look(self, engines: tuple[str, ...]) -> answers.Survey:
         if self._survey is None or not set(engines) <= set(self._engines):

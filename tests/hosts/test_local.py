@@ -71,3 +71,21 @@ def test_the_interpreter_that_is_asked_knows_folders_that_pth_files_add(environm
     assert LocalHost(str(root / "bin/python")).installations(ENGINES)[0].root == str(other)
     said = subprocess.run([root / "bin/python", "-c", "import sys; print(sys.path)"], capture_output=True, text=True)
     assert str(other) in said.stdout
+
+
+def test_running_servers_of_the_environment_are_listed_without_their_secrets(environment: Path, tmp_path: Path) -> None:
+    program = environment / "bin/vllm"
+    program.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
+    command = [environment / "bin/python", program, "serve", "a/model", "--api-key", "s3cret-s3cret"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            server.stdout.readline()
+            host = LocalHost(str(environment / "bin/python"))
+            host.installations(ENGINES)
+            (found,) = (one for one in host.servers() if one.pid == server.pid)
+        finally:
+            server.kill()
+    assert found.argv[-4:] == ("serve", "a/model", "--api-key", "***")
+    other = LocalHost()
+    assert server.pid not in {one.pid for one in other.servers()}

@@ -38,11 +38,8 @@ def survey(request: dict[str, Any]) -> dict[str, Any]:
     ``usual`` (patterns of places for environments), ``smi``, ``metrics`` (whether to read servers' pages).
     """
     names = request["engines"]
-    running = processes.servers(request["proc"])
+    running, theirs = servers(request["proc"], request["metrics"])
     own = environments.own()
-    theirs = _of_servers(running)
-    for server, place in zip(running, theirs):  # noqa: B905 (Python 3.8)
-        server["package"] = next((_package(entry) for entry in place.engines([server["engine"]])), "")
     places = [own] if request["explicit"] else [own, *theirs, *environments.common(names, request["usual"])]
     found, within = _installations(places, names)
     engines = [entry["engine"] for entry in found]
@@ -57,12 +54,20 @@ def survey(request: dict[str, Any]) -> dict[str, Any]:
                 [path, _signature(path)] for path in dict.fromkeys(_libraries(entry["engine"], place.paths))
             ]
     gpus, why = hardware.gpus(request["smi"])
-    for server in running:
-        server["metrics"], server["metrics_why"] = hardware.metrics(server) if request["metrics"] else ("", "")
     return {
         "python": sys.executable, "uid": os.getuid(), "installations": found, "servers": running, "gpus": gpus,
         "gpus_why": why, "environment": (within[0] if len(within) == 1 else own).facts(),
     }  # fmt: skip
+
+
+def servers(proc: str, metrics: bool) -> tuple[list[dict[str, Any]], list[environments.Environment]]:
+    """Engine processes, each with the package it runs and (if wanted) its counters; and their environments."""
+    running = processes.servers(proc)
+    theirs = _of_servers(running)
+    for server, place in zip(running, theirs):  # noqa: B905 (Python 3.8)
+        server["package"] = next((_package(entry) for entry in place.engines([server["engine"]])), "")
+        server["metrics"], server["metrics_why"] = hardware.metrics(server) if metrics else ("", "")
+    return running, theirs
 
 
 def _of_servers(running: list[dict[str, Any]]) -> list[environments.Environment]:
