@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ from specaudit.patching.recipes.registry import recipes as all_recipes
 from specaudit.patching.workspace import overlay
 
 _DEFECTIVE = ("present", "partial")
+#: One thread parses at a time: CPython 3.11 counts the depth of syntax trees once for all threads, and then finds it
+#: wrong ("AST constructor recursion depth mismatch"). Nothing is lost, parsing holds the interpreter lock anyway.
+_PARSING = threading.Lock()
 #: Seconds that one import of an engine's module may take on a cold machine.
 IMPORT_SECONDS = 300.0
 
@@ -57,7 +61,9 @@ def prepare(place: Place, recipes: Sequence[Recipe]) -> Prepared:
     if standing is not None:
         _sound(place, standing)
     versions = {str(a["recipe"]): str(a["version"]) for a in standing.applied} if standing else {}
-    made = plan(place.snapshot(), recipes, versions, all_recipes())
+    snapshot = place.snapshot()
+    with _PARSING:
+        made = plan(snapshot, recipes, versions, all_recipes())
     return Prepared(made, standing, place.surroundings(made.paths) if made.steps else Surroundings())
 
 
@@ -130,7 +136,8 @@ def verify(place: Place, imports: bool = False) -> Verification:
     originals = {path: blobs.get(e["sha256"]) if e["sha256"] else None for path, e in journal["files"].items()}
     snapshot = place.snapshot()
     before, after = Index(overlay(snapshot, originals)), Index(snapshot)
-    repaired, wrong = _effect(standing, before, after)
+    with _PARSING:
+        repaired, wrong = _effect(standing, before, after)
     checked = _check(place, standing, imports)
     problems += wrong
     problems += [f"{path} does not compile: {why}" for path, why in checked["compiled"].items() if why]

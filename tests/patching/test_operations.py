@@ -1,0 +1,474 @@
+"""Plan, apply, verify, journal and revert on a copy of a real release that shares every file with the original."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from specaudit.cache import Cache
+from specaudit.errors import Exit, PatchError, RecipeRefused, UsageError
+from specaudit.model import Target
+from specaudit.patching import fleet
+from specaudit.patching.diff import difference, dockerfile, patch
+from specaudit.patching.journal import Journal
+from specaudit.patching.operations import carry_out, journal_of, prepare, take_back, verify
+from specaudit.patching.place import Place, place
+from specaudit.patching.plan import plan
+from specaudit.patching.present import plan_lines, standing_lines, state_word
+from specaudit.patching.recipes.base import Recipe
+from specaudit.patching.recipes.registry import named, recipes
+from specaudit.patching.workspace import Workspace
+from specaudit.snapshot import of_folder
+from tests.patching import tree
+
+Release = Callable[[str], Path]
+Copy = Callable[[str], Path]
+LAYERS, SLOTS = "dflash-layer-ids", "lookahead-slots"
+SCHEDULER = "vllm/v1/core/sched/scheduler.py"
+
+
+@pytest.fixture
+def copy(release: Release, tmp_path: Path) -> Copy:
+    """``copy("a")``: 0.20.1 in a folder of its own, every file a hard link to the cached release, as uv installs it."""
+
+    def make(name: str) -> Path:
+        target = tmp_path / name / "site-packages"
+        target.parent.mkdir()
+        subprocess.run(["cp", "-al", str(release("0.20.1")), str(target)], check=True)
+        return target
+
+    return make
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Cache]:
+    with Cache(tmp_path / "cache") as made:
+        yield made
+
+
+@pytest.fixture
+def opened(cache: Cache) -> Callable[[Path], Place]:
+    """``opened(folder)``: the place ``dir:folder``."""
+
+    def make(site: Path) -> Place:
+        with place(Target(f"dir:{site}"), cache) as found:
+            return found
+
+    return make
+
+
+@pytest.fixture
+def journals(tmp_path: Path) -> Path:
+    return tmp_path / "journals"
+
+
+def apply(where: Place, *names: str, journals: Path) -> tuple[str, ...]:
+    return carry_out(where, prepare(where, named(names)).plan, journals)
+
+
+def sources(site: Path) -> dict[str, str]:
+    return {str(p.relative_to(site)): tree.sha(p.read_bytes()) for p in (site / "vllm").rglob("*.py")}
+
+
+def test_apply_verify_revert_on_a_real_release(
+    copy: Copy, opened: Callable[[Path], Place], journals: Path, release: Release
+) -> None:
+    site = copy("a")
+    before, cached = tree.facts(site), sources(release("0.20.1"))
+    assert not apply(opened(site), LAYERS, SLOTS, journals=journals)
+    found = verify(opened(site))
+    assert found.problems == ()
+    assert found.recipes == (LAYERS, SLOTS)
+    assert len(found.repaired) == 4
+    assert found.compiled == 4
+    assert sources(release("0.20.1")) == cached
+    changed = {path for path, sha in sources(site).items() if sha != cached[path]}
+    facts = opened(site).snapshot().engine
+    assert set(facts.patched) == changed
+    assert not set(facts.modified) & changed
+    take_back(opened(site), None, journals)
+    assert tree.facts(site) == before
+
+
+def test_a_later_scan_calls_the_difference_patched_and_a_foreign_one_modified(
+    copy: Copy, cache: Cache, opened: Callable[[Path], Place], journals: Path
+) -> None:
+    site = copy("a")
+    apply(opened(site), SLOTS, journals=journals)
+    other = site / "vllm/config/cache.py"
+    data = other.read_bytes()
+    other.unlink()
+    other.write_bytes(data + b"# someone\n")
+    from specaudit.hosts.folder import FolderHost
+    from specaudit.snapshot import take
+
+    host = FolderHost("site", [str(site)])  # with RECORD, as @local and machines see it
+    facts = take(host, Target("@local"), host.installations(("vllm",))[0], lambda path: True).engine
+    assert facts.patched == (SCHEDULER,)
+    assert facts.modified == ("vllm/config/cache.py",)
+    (site / SCHEDULER).write_bytes((site / SCHEDULER).read_bytes() + b"# someone\n")
+    facts = take(host, Target("@local"), host.installations(("vllm",))[0], lambda path: True).engine
+    assert facts.patched == ()
+    assert facts.modified == ("vllm/config/cache.py", SCHEDULER)
+
+
+def test_the_journal_holds_originals_plan_and_what_was_written(
+    copy: Copy, opened: Callable[[Path], Place], journals: Path
+) -> None:
+    site = copy("a")
+    original = (site / SCHEDULER).read_bytes()
+    where = opened(site)
+    apply(where, SLOTS, journals=journals)
+    patched = (site / SCHEDULER).read_bytes()
+    journal = journal_of(where, journals)
+    assert [e.subject for e in journal.entries()] == [f"applied: {SLOTS} 1", f"planned: {SLOTS} 1"]
+    assert journal.contents("originals") == {SCHEDULER: original}
+    assert journal.contents("files") == {SCHEDULER: patched}
+    written = json.loads((journal.path / "plan.json").read_text())
+    assert written["recipes"][0]["anchors"][0]["path"] == SCHEDULER
+    shown = journal.show(journal.entries()[0].identity[:8])
+    assert "+                self.num_lookahead_tokens = self.num_spec_tokens + 1\n" in shown
+    take_back(where, None, journals)
+    assert journal.entries()[0].subject == f"reverted: {SLOTS}"
+    assert journal.contents("files") == {SCHEDULER: original}
+    log = subprocess.run(["git", "-C", str(journal.path), "fsck", "--strict"], capture_output=True, text=True)
+    assert log.returncode == 0, log.stderr
+    with pytest.raises(UsageError, match="no entry 'beef'"):
+        journal.show("beef")
+
+
+def test_the_users_git_configuration_is_not_for_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "gitconfig"
+    config.write_text("[commit]\n  gpgsign = true\n[core]\n  autocrlf = true\n  hooksPath = /nonexistent\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    journal = Journal("gpu1", "/site/.specaudit-vllm", "vllm", tmp_path / "j")
+    journal.record("planned: x", files={"vllm/a.py": b"a\r\nb\n"})
+    journal.record("applied: x", files={"vllm/a.py": b"a\r\nc\n", "vllm/b/c.py": b""})
+    journal.record("reverted: x", files={"vllm/a.py": b"a\r\nb\n"})
+    assert journal.contents("files") == {"vllm/a.py": b"a\r\nb\n"}
+    assert len(journal.entries()) == 3
+    assert (journal.path.stat().st_mode & 0o777) == 0o700
+    with pytest.raises(PatchError, match="outside the engine"):
+        journal.record("evil", files={"../../x": b""})
+
+
+def test_a_journal_that_cannot_be_kept_is_a_note_and_the_change_stands(
+    copy: Copy, opened: Callable[[Path], Place], tmp_path: Path
+) -> None:
+    (tmp_path / "blocked").write_text("a file where a folder should be")
+    where = opened(copy("a"))
+    notes = apply(where, SLOTS, journals=tmp_path / "blocked")
+    assert len(notes) == 2
+    assert all("cannot be used" in note for note in notes)
+    assert where.agent().status().recipes == (SLOTS,)
+
+
+def test_another_user_of_another_machine_reverts(
+    copy: Copy, opened: Callable[[Path], Place], journals: Path, tmp_path: Path
+) -> None:
+    site = copy("a")
+    before = tree.facts(site)
+    apply(opened(site), LAYERS, SLOTS, journals=journals)
+    elsewhere = tmp_path / "another-home"
+    with Cache(tmp_path / "another-cache") as empty, place(Target(f"dir:{site}"), empty) as where:
+        assert journal_of(where, elsewhere).entries() == ()
+        answer, notes = take_back(where, None, elsewhere)
+        assert answer["reverted"] == [LAYERS, SLOTS]
+        assert notes == ()
+        assert [e.subject for e in journal_of(where, elsewhere).entries()] == [f"reverted: {LAYERS}, {SLOTS}"]
+    assert tree.facts(site) == before
+
+
+def test_planning_again_says_what_is_applied(copy: Copy, opened: Callable[[Path], Place], journals: Path) -> None:
+    where = opened(copy("a"))
+    apply(where, SLOTS, journals=journals)
+    again = prepare(where, named([SLOTS])).plan
+    assert (again.steps, again.already) == ((), (SLOTS,))
+    both = prepare(where, named([LAYERS, SLOTS])).plan
+    assert ([s.recipe for s in both.steps], both.already) == ([LAYERS], (SLOTS,))
+
+
+def test_an_applied_recipe_of_another_version_must_be_reverted_first(
+    copy: Copy, opened: Callable[[Path], Place], journals: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = opened(copy("a"))
+    apply(where, SLOTS, journals=journals)
+    monkeypatch.setattr(type(recipes()[SLOTS]), "version", "2")
+    with pytest.raises(RecipeRefused, match="version 1 is applied, this program has version 2") as refused:
+        prepare(where, named([SLOTS]))
+    assert "--recipe lookahead-slots" in refused.value.hint
+
+
+def test_nothing_is_planned_on_drifted_files(copy: Copy, opened: Callable[[Path], Place], journals: Path) -> None:
+    site = copy("a")
+    apply(opened(site), SLOTS, journals=journals)
+    (site / SCHEDULER).write_bytes((site / SCHEDULER).read_bytes() + b"# mine\n")
+    with pytest.raises(PatchError, match=rf"patched files have changed since: {SCHEDULER} \(changed\)"):
+        prepare(opened(site), named([LAYERS]))
+    found = verify(opened(site))
+    assert found.problems == (f"{SCHEDULER} is changed, not as it was patched",)
+    standing = opened(site).agent().status()
+    assert state_word(standing) == "drifted"
+    assert any("changed" in text and SCHEDULER in text for text, _ in standing_lines("x", standing))
+
+
+def test_verify_says_what_does_not_compile_and_imports_when_asked(
+    copy: Copy, opened: Callable[[Path], Place], journals: Path
+) -> None:
+    site = copy("a")
+    apply(opened(site), SLOTS, journals=journals)
+    found = verify(opened(site), imports=True)
+    assert found.imported == 1
+    # Without torch and the other requirements of the engine its modules cannot be imported: the reason is given.
+    assert any(f"{SCHEDULER[:-3].replace('/', '.')} cannot be imported" in problem for problem in found.problems)
+
+
+class Feature(Recipe):
+    """New files in new folders, a switch that needs another recipe, and a postcondition of its own."""
+
+    name, version, summary, requires = "feature", "1", "adds something", (SLOTS,)
+
+    def write(self, work: Workspace, present: frozenset[str]) -> None:
+        assert present == frozenset()
+        config = work.edit("vllm/config/vllm.py")
+        config.add_import("SpeculativeConfig", "new", module="vllm.new.deep")
+        for name in ("__init__", "kernels", "deep/__init__", "deep/new"):
+            work.add(f"vllm/new/{name}.py", f'"""{name}"""\n'.encode())
+
+
+class Broken(Feature):
+    """Its postcondition does not hold."""
+
+    name = "broken"
+
+    def check(self, before: object, after: object) -> tuple[str, ...]:
+        return ("the tree is not walked",)
+
+
+def test_a_feature_brings_new_files_and_what_it_requires(
+    copy: Copy, opened: Callable[[Path], Place], journals: Path
+) -> None:
+    site = copy("a")
+    before = tree.facts(site)
+    where = opened(site)
+    known = {**recipes(), "feature": Feature()}
+    made = plan(where.snapshot(), [Feature()], {}, known)
+    assert [step.recipe for step in made.steps] == [SLOTS, "feature"]
+    assert made.notes == (f"{SLOTS} is planned too: feature needs it",)
+    assert [c.before is None for c in made.steps[1].changes] == [True] * 4 + [False]
+    carry_out(where, made, journals)
+    assert (site / "vllm/new/deep/new.py").read_text() == '"""deep/new"""\n'
+    with pytest.raises(PatchError, match="feature needs it"):
+        take_back(where, [SLOTS], journals)
+    take_back(where, ["feature"], journals)
+    assert not (site / "vllm/new").exists()
+    take_back(where, None, journals)
+    assert tree.facts(site) == before
+    with pytest.raises(RecipeRefused, match="broken: the tree is not walked"):
+        plan(where.snapshot(), [Broken()], {}, known)
+
+
+# --- patch files ----------------------------------------------------------------------------------------------------
+
+
+def every_change(release: Release, version: str) -> bytes:
+    snapshot = of_folder(release(version), "vllm", version)
+    made = plan(snapshot, named([LAYERS, "v1-draft-probs", SLOTS, "hybrid-mamba-margin", "gdn-state-index"]))
+    return patch(made)
+
+
+@pytest.mark.parametrize("tool", [["git", "apply"], ["patch", "-p1", "--fuzz=0", "-s", "-i"]])
+def test_a_patch_file_gives_the_bytes_that_apply_gives(
+    copy: Copy, opened: Callable[[Path], Place], journals: Path, release: Release, tmp_path: Path, tool: list[str]
+) -> None:
+    file = tmp_path / "all.patch"
+    file.write_bytes(every_change(release, "0.20.1"))
+    by_tool, by_us = copy("tool"), copy("us")
+    for path in {line.split(" b/")[1] for line in file.read_text().splitlines() if line.startswith("diff --git")}:
+        if (by_tool / path).exists():  # patch writes into hard links
+            data = (by_tool / path).read_bytes()
+            (by_tool / path).unlink()
+            (by_tool / path).write_bytes(data)
+    subprocess.run([*tool, str(file)], cwd=by_tool, check=True)
+    names = (LAYERS, "v1-draft-probs", SLOTS, "hybrid-mamba-margin", "gdn-state-index")
+    apply(opened(by_us), *names, journals=journals)
+    assert sources(by_tool) == sources(by_us)
+    assert not list(by_tool.rglob("*.orig")) + list(by_tool.rglob("*.rej"))
+
+
+@pytest.mark.parametrize("tool", [["git", "apply"], ["patch", "-p1", "--fuzz=0", "-s", "-i"]])
+def test_a_patch_file_of_odd_files_gives_the_same_bytes(tmp_path: Path, tool: list[str]) -> None:
+    from specaudit.patching.model import Change
+
+    odd = {
+        "vllm/crlf.py": (b"a = 1\r\nb = 2\r\nc = 3\r\n", b"a = 1\r\nb = 20\r\nc = 3\r\n"),
+        "vllm/bom.py": (b"\xef\xbb\xbfa = 1\n", b"\xef\xbb\xbfa = 2\n"),
+        "vllm/no_newline.py": (b"a = 1\nb = 2", b"a = 1\nb = 3"),
+        "vllm/gains_newline.py": (b"a = 1", b"a = 1\n"),
+        "vllm/latin.py": (
+            "# coding: latin-1\na = 'ä'\n".encode("latin-1"),
+            "# coding: latin-1\na = 'ö'\n".encode("latin-1"),
+        ),
+        "vllm/minus.py": (b"- 1\n-- 2\n--- 3\nx\n", b"+ 1\n++ 2\n+++ 3\nx\n"),
+        "vllm/new/deep.py": (None, b"a = 1\n"),
+    }
+    for path, (before, _) in odd.items():
+        if before is not None:
+            (tmp_path / path).parent.mkdir(exist_ok=True)
+            (tmp_path / path).write_bytes(before)
+    file = tmp_path / "odd.patch"
+    file.write_bytes(b"".join(difference(Change(path, before, after)) for path, (before, after) in odd.items()))
+    subprocess.run([*tool, str(file)], cwd=tmp_path, check=True)
+    assert {path: (tmp_path / path).read_bytes() for path in odd} == {path: after for path, (_, after) in odd.items()}
+
+
+def test_the_dockerfile_line_works_as_a_shell_command(copy: Copy, release: Release, tmp_path: Path) -> None:
+    site = copy("a")
+    made = plan(of_folder(site, "vllm", "0.20.1"), named([SLOTS]))
+    lines = dockerfile("vllm", "x.patch", made.paths).splitlines()
+    assert lines[0] == "COPY x.patch /tmp/x.patch"
+    (tmp_path / "x.patch").write_bytes(patch(made))
+    command = lines[1].removeprefix("RUN ").replace("/tmp/", f"{tmp_path}/")
+    (site / "vllm/v1/core/sched/__pycache__").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    subprocess.run(["sh", "-c", command], check=True, env=environment, cwd="/", capture_output=True)
+    assert tree.sha((site / SCHEDULER).read_bytes()) == made.total[0].after_sha
+    assert not (site / "vllm/v1/core/sched/__pycache__").exists()
+
+
+def test_a_wheel_can_be_planned_on_but_not_changed(cache: Cache, release: Release) -> None:
+    from specaudit.errors import TargetError
+
+    with place(Target("vllm==0.20.1"), cache) as where:
+        assert prepare(where, named([SLOTS])).plan.paths == (SCHEDULER,)
+        with pytest.raises(TargetError, match="cannot be changed in place") as refused:
+            where.agent()
+    assert "--emit" in refused.value.hint
+
+
+# --- who else is concerned ------------------------------------------------------------------------------------------
+
+
+def test_a_plan_names_environments_that_share_a_file(
+    copy: Copy, opened: Callable[[Path], Place], tmp_path: Path
+) -> None:
+    site = copy("project/.venv/lib/python3.12".replace("/", "-"))
+    twin = tmp_path / "project/.venv/lib/python3.12/site-packages/vllm/v1/core/sched"
+    twin.mkdir(parents=True)
+    os.link(site / SCHEDULER, twin / "scheduler.py")
+    alias = tmp_path / "other/.venv/lib/python3.12/site-packages"
+    alias.parent.mkdir(parents=True)
+    alias.symlink_to(site, target_is_directory=True)
+    prepared = prepare(opened(site), named([SLOTS]))
+    (shared,) = prepared.surroundings.shared
+    assert shared.others == (str(twin / "scheduler.py"),)
+    assert shared.unknown == (site / SCHEDULER).stat().st_nlink - 2  # the cached release
+    assert prepared.surroundings.aliases == (f"{alias}/vllm",)
+    text = "\n".join(line for line, _ in plan_lines("x", prepared))
+    assert f"{twin}/scheduler.py shares {SCHEDULER}: it keeps the old content" in text
+    assert f"{alias}/vllm leads to the same folder: it changes too" in text
+    assert "anchor   vllm/v1/core/sched/scheduler.py:222" in text
+
+
+def test_a_plan_names_processes_that_have_loaded_the_engine(copy: Copy, opened: Callable[[Path], Place]) -> None:
+    site = copy("a")
+    library = site / "vllm/_C.abi3.so"
+    library.write_bytes(b"\0" * 8192)
+    code = "import mmap, sys; f = open(sys.argv[1]); m = mmap.mmap(f.fileno(), 0, prot=1); print(flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(["python3", "-c", code, str(library)], text=True, **pipes) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        found = prepare(opened(site), named([SLOTS])).surroundings.processes
+        server.kill()
+    assert [pid for pid, _ in found] == [server.pid]
+
+
+# --- fleets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three(copy: Copy) -> dict[str, Path]:
+    """Three hosts with the same engine."""
+    return {name: copy(name) for name in ("gpu1", "gpu2", "gpu3")}
+
+
+@pytest.fixture
+def open_place(cache: Cache) -> fleet.Open:
+    return lambda target: place(target, cache)
+
+
+def targets(hosts: dict[str, Path]) -> list[Target]:
+    return [Target(f"dir:{site}") for site in hosts.values()]
+
+
+def test_a_fleet_is_changed_and_verified(three: dict[str, Path], open_place: fleet.Open, journals: Path) -> None:
+    planned = fleet.plan_all(targets(three), named([SLOTS]), open_place)
+    fleet.agree(planned)
+    done = fleet.apply_all(planned, open_place, journals=journals)
+    assert [result.code for result in done] == [Exit.CLEAN] * 3
+    assert all(result.verification is not None and not result.verification.problems for result in done)
+    assert len({tree.sha((site / SCHEDULER).read_bytes()) for site in three.values()}) == 1
+
+
+def test_a_fleet_is_refused_when_one_host_differs(
+    three: dict[str, Path], open_place: fleet.Open, journals: Path
+) -> None:
+    data = (three["gpu2"] / SCHEDULER).read_bytes()
+    (three["gpu2"] / SCHEDULER).unlink()
+    (three["gpu2"] / SCHEDULER).write_bytes(data + b"# edited here\n")
+    planned = fleet.plan_all(targets(three), named([SLOTS]), open_place)
+    with pytest.raises(
+        PatchError, match=r"do not hold the same engine, so none was changed: dir:.*gpu1.*gpu3.* / dir:.*gpu2"
+    ):
+        fleet.agree(planned)
+    (three["gpu3"] / SCHEDULER).unlink()
+    planned = fleet.plan_all(targets(three), named([SLOTS]), open_place)
+    with pytest.raises(PatchError, match=r"1 of 3 hosts cannot be changed, so none was\. dir:.*gpu3"):
+        fleet.agree(planned)
+    done = fleet.apply_all(planned, open_place, journals=journals)  # --allow-partial
+    assert [result.code for result in done] == [Exit.CLEAN, Exit.CLEAN, Exit.ERROR]
+
+
+def test_one_of_three_hosts_fails_and_is_taken_back(
+    three: dict[str, Path], open_place: fleet.Open, journals: Path
+) -> None:
+    before = tree.facts(three["gpu2"])
+    planned = fleet.plan_all(targets(three), named([LAYERS]), open_place)
+    fleet.agree(planned)
+    last = three["gpu2"] / "vllm/v1/worker/gpu_model_runner.py"
+    subprocess.run(["cp", "--remove-destination", "-p", str(last.resolve()), f"{last}.copy"], check=True)
+    os.replace(f"{last}.copy", last)  # a file of its own: attributes belong to the inode
+    before = tree.facts(three["gpu2"])
+    subprocess.run(["chattr", "+i", str(last)], check=True)
+    try:
+        done = fleet.apply_all(planned, open_place, journals=journals)
+    finally:
+        subprocess.run(["chattr", "-i", str(last)], check=True)
+    assert [result.code for result in done] == [Exit.CLEAN, Exit.ERROR, Exit.CLEAN]
+    assert done[1].error is not None
+    assert "not permitted" in done[1].error.message
+    assert tree.facts(three["gpu2"]) == before
+
+
+def test_a_host_whose_change_has_not_the_effect_is_taken_back(
+    three: dict[str, Path], open_place: fleet.Open, journals: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree.facts(three["gpu2"])
+    planned = fleet.plan_all(targets(three), named([SLOTS]), open_place)
+
+    def spoiled(where: Place, imports: bool = False) -> object:
+        found = verify(where, imports)
+        if "gpu2" not in where.target.spec:
+            return found
+        return type(found)(found.recipes, ("it is still present",), (), 1, 0, found.python)
+
+    monkeypatch.setattr(fleet, "verify", spoiled)
+    done = fleet.apply_all(planned, open_place, journals=journals)
+    assert [(result.code, result.reverted) for result in done] == [(0, False), (2, True), (0, False)]
+    assert tree.facts(three["gpu2"]) == before
