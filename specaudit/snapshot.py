@@ -18,7 +18,8 @@ class Snapshot:
     """One engine as it was at one moment.
 
     ``files`` maps package-relative paths to entries; ``read`` returns a file's bytes (raises ``OSError``); ``ops`` are
-    registered compiled operator names (``namespace::name``), empty with a ``not_looked`` entry when they were not read.
+    registered compiled operator names (``namespace::name``), empty with a ``not_looked`` entry when they were not read;
+    ``hashes`` holds the SHA-256 of every file of the engine, ``files`` only those that may be read.
     """
 
     target: Target
@@ -30,6 +31,7 @@ class Snapshot:
     not_looked: tuple[NotLooked, ...] = ()
     errors: tuple[Failure, ...] = ()
     cache: DerivedCache = field(default_factory=NoCache)
+    hashes: Mapping[str, str] = field(default_factory=dict)
 
     def narrowed(self, wants: Callable[[str], bool]) -> Snapshot:
         """The same snapshot with only some of its files."""
@@ -77,6 +79,7 @@ def take(
         not_looked=manifest.not_looked,
         errors=(*manifest.errors, *errors),
         cache=cache or NoCache(),
+        hashes={entry.path: entry.sha256 for entry in manifest.files},
     )
 
 

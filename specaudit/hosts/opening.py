@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specaudit.cache import Cache
-from specaudit.errors import TargetError
 from specaudit.hosts.base import Host
 from specaudit.model import Target
 from specaudit.targets import Kind, checkout, kind_of
+
+if TYPE_CHECKING:
+    from specaudit.hosts.machines import Machines
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +22,14 @@ class Means:
     """What hosts need beside the target.
 
     ``wants`` tells which files will be read; ``progress`` is told what happens; ``consent`` is asked before a large
-    download.
+    download; ``machines`` says how machines are reached (``None``: as ``ssh`` would, with no options).
     """
 
     cache: Cache
     wants: Callable[[str], bool]
     progress: Callable[[str], None]
     consent: Callable[[str], bool]
+    machines: Machines | None = None
 
 
 @contextmanager
@@ -60,4 +64,12 @@ def opened(target: Target, means: Means) -> Iterator[Host]:
 
         yield ReleaseHost(target.spec, means.wants, means.cache, means.progress, means.consent)
     else:
-        raise TargetError(f"{target.spec}: machines are not reached yet.", "Use @local there.")
+        from specaudit.hosts.machines import Machines
+
+        machines = means.machines or Machines()
+        try:
+            with machines.opened(target, means.cache) as machine:
+                yield machine
+        finally:
+            if means.machines is None:
+                machines.close()

@@ -1,0 +1,171 @@
+"""Options that say which machines are meant and how they are reached, shared by the commands that reach any."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specaudit.errors import UsageError
+
+if TYPE_CHECKING:
+    from specaudit.hosts.machines import HostOptions, Machines
+    from specaudit.hosts.ssh.config import SshOptions
+    from specaudit.inventory import Entry, Inventory
+    from specaudit.model import Target
+
+Python = Annotated[
+    str | None, typer.Option("--python", metavar="PATH", help="The interpreter whose environment is meant.")
+]
+Venv = Annotated[
+    str | None, typer.Option("--venv", metavar="DIR", help="The environment that is meant; as --python DIR/bin/python.")
+]
+Via = Annotated[
+    str | None,
+    typer.Option("--via", metavar="COMMAND", help='Leads into a container on the machine: "docker exec -i NAME".'),
+]
+Sudo = Annotated[bool, typer.Option("--sudo", help="Run by sudo on the machine (it must not ask for a password).")]
+InventoryFile = Annotated[
+    Path | None,
+    typer.Option("--inventory", "-i", metavar="FILE", help="Machines in groups, with their options (TOML)."),
+]
+Limit = Annotated[
+    list[str] | None,
+    typer.Option("--limit", metavar="NAMES", help="Of the inventory only these hosts or groups; !NAME excludes."),
+]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", metavar="N", min=1, max=64, help="Targets at the same time.")]
+SshConfig = Annotated[
+    Path | None, typer.Option("--ssh-config", metavar="FILE", help="As ssh -F: the configuration to obey.")
+]
+SshOption = Annotated[
+    list[str] | None, typer.Option("--ssh-option", metavar="KEY=VALUE", help="As ssh -o (repeatable).")
+]
+HostKeys = Annotated[
+    str | None,
+    typer.Option("--host-keys", metavar="POLICY", help="yes, ask, accept-new or no, as ssh's StrictHostKeyChecking."),
+]
+Deadline = Annotated[
+    float | None, typer.Option("--deadline", metavar="SECONDS", min=1, help="For each answer of a machine (120).")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The options of one command line."""
+
+    python: str | None = None
+    venv: str | None = None
+    via: str | None = None
+    sudo: bool = False
+    inventory: Path | None = None
+    limit: Sequence[str] | None = None
+    ssh_config: Path | None = None
+    ssh_options: Sequence[str] | None = None
+    host_keys: str | None = None
+    deadline: float | None = None
+    metrics: bool = False
+
+
+def meant(specs: Sequence[str], said: Said, clear: Callable[[], None] = lambda: None) -> tuple[list[Target], Machines]:
+    """The targets of a command line, and how to reach those that are machines.
+
+    Args:
+        specs: positional targets; with an inventory also names of its hosts and groups.
+        said: the options.
+        clear: makes room on the terminal before a question.
+
+    Raises:
+        UsageError: targets or options cannot be understood, or do not go together.
+    """
+    from specaudit.hosts.machines import HostOptions, Machines
+    from specaudit.inventory import load, python_of
+    from specaudit.targets import LOCAL, parse
+
+    if said.python and said.venv:
+        raise UsageError("--python and --venv both say which environment is meant.", "Leave out one of the two.")
+    if said.limit and said.inventory is None:
+        raise UsageError("--limit goes with --inventory.", "Name the targets themselves, or an inventory.")
+    python = python_of(said.python, said.venv)
+    everywhere = HostOptions(ssh=tuple(said.ssh_options or ()), sudo=said.sudo, deadline=said.deadline)
+    entries: tuple[Entry, ...] = ()
+    others = list(specs)
+    if said.inventory is not None:
+        inventory = load(said.inventory)
+        known = _known(inventory)
+        named = [spec for spec in specs if spec in known]
+        others = [spec for spec in specs if spec not in known]
+        if named or not specs:
+            entries = inventory.select(named, said.limit or ())
+    elif not specs:
+        others = [LOCAL]
+    targets = [parse(e.name, python=python or e.python, via=said.via or e.via) for e in entries]
+    targets += [parse(spec, python=python, via=said.via) for spec in others]
+    machines = Machines(
+        ssh=_ssh(said, clear),
+        everywhere=everywhere,
+        per_host={entry.name: _joined(entry.options, everywhere) for entry in entries},
+        metrics=said.metrics,
+    )
+    return targets, machines
+
+
+def _known(inventory: Inventory) -> set[str]:
+    return {name for entry in inventory.entries.values() for name in (entry.name, *entry.groups)}
+
+
+def _joined(own: HostOptions, everywhere: HostOptions) -> HostOptions:
+    """A host's options with those of the command line, which come first."""
+    from specaudit.hosts.machines import HostOptions
+
+    return HostOptions(
+        address=own.address,
+        ssh=(*everywhere.ssh, *own.ssh),
+        sudo=own.sudo or everywhere.sudo,
+        deadline=everywhere.deadline or own.deadline,
+    )
+
+
+def _ssh(said: Said, clear: Callable[[], None]) -> SshOptions:
+    from specaudit.hosts.ssh.config import POLICIES, SshOptions
+
+    policy = next((name for name in POLICIES if name == said.host_keys), None)
+    if said.host_keys is not None and policy is None:
+        raise UsageError(f"--host-keys {said.host_keys} is no policy.", f"Choose one of {', '.join(POLICIES)}.")
+    if said.ssh_config is not None and not said.ssh_config.is_file():
+        raise UsageError(f"--ssh-config {said.ssh_config} is no file.", "Check its path.")
+    terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    asking = _Asking(clear)
+    return SshOptions(
+        file=said.ssh_config,
+        policy=policy,
+        ask=asking.confirm if terminal else None,
+        secret=asking.secret if terminal else None,
+    )
+
+
+class _Asking:
+    """Questions on the terminal, one at a time though many threads ask; a secret is asked for once."""
+
+    def __init__(self, clear: Callable[[], None]) -> None:
+        self._clear = clear
+        self._lock = threading.Lock()
+        self._secrets: dict[str, str] = {}
+
+    def confirm(self, question: str) -> bool:
+        """A yes or no."""
+        with self._lock:
+            self._clear()
+            return typer.confirm(question, err=True)
+
+    def secret(self, prompt: str) -> str | None:
+        """A password or passphrase, not shown; kept for this run."""
+        with self._lock:
+            if prompt not in self._secrets:
+                self._clear()
+                self._secrets[prompt] = typer.prompt(prompt.rstrip(": "), hide_input=True, err=True, default="")
+            return self._secrets[prompt] or None

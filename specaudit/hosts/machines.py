@@ -1,0 +1,96 @@
+"""How the machines of one run are reached: what the user says about SSH, containers and sudo, and one connector."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from specaudit.cache import DerivedCache
+from specaudit.hosts.remote import Looking, RemoteHost
+from specaudit.hosts.shell import Shell
+from specaudit.hosts.ssh.config import SshOptions
+from specaudit.hosts.via import PrefixedShell, words_of
+from specaudit.model import Target
+
+if TYPE_CHECKING:
+    from specaudit.hosts.ssh.connection import Connector
+
+#: Seconds for each answer of a machine.
+DEADLINE = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """What holds for one machine alone, from an inventory or for all from the command line.
+
+    ``address`` is what ``ssh`` is given (default: the target's name); ``ssh`` are ``-o`` options.
+    """
+
+    address: str | None = None
+    ssh: tuple[str, ...] = ()
+    sudo: bool = False
+    deadline: float | None = None
+
+
+@dataclass(slots=True)
+class Machines:
+    """Opens machines, and ends what they share. Used by several threads at once.
+
+    ``per_host`` is looked up by the target's name; ``everywhere`` holds for those without an entry.
+    """
+
+    ssh: SshOptions = field(default_factory=SshOptions)
+    everywhere: HostOptions = field(default_factory=HostOptions)
+    per_host: Mapping[str, HostOptions] = field(default_factory=dict)
+    metrics: bool = False
+    looking: Looking = field(default_factory=Looking)
+    _open: list[RemoteHost] = field(default_factory=list)
+    _connector: Connector | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def opened(self, target: Target, cache: DerivedCache | None = None) -> Iterator[RemoteHost]:
+        """The machine that a target names; its connection is made when it is first needed, and ended afterwards.
+
+        Raises:
+            ConfigurationError: ``via`` cannot work.
+        """
+        options = self.per_host.get(target.spec, self.everywhere)
+        via = words_of(target.via) if target.via is not None else ()
+        shell = self._shell(target, options)
+        wrapped = PrefixedShell(shell, via, options.sudo) if via or options.sudo else shell
+        host = RemoteHost(
+            wrapped,
+            python=target.python,
+            cache=cache,
+            metrics=self.metrics,
+            deadline=options.deadline or DEADLINE,
+            looking=self.looking,
+        )
+        with self._lock:
+            self._open.append(host)
+        try:
+            yield host
+        finally:
+            with self._lock:
+                self._open.remove(host)
+            host.close()
+
+    def close(self) -> None:
+        """Ends all connections, also those that other threads are waiting for."""
+        for host in list(self._open):
+            host.close()
+        if self._connector is not None:
+            self._connector.close()
+
+    def _shell(self, target: Target, options: HostOptions) -> Shell:
+        from specaudit.hosts.ssh.connection import Connector
+        from specaudit.hosts.ssh.shell import SshShell
+
+        with self._lock:
+            if self._connector is None:
+                self._connector = Connector(self.ssh)
+        return SshShell(options.address or target.spec, self._connector, options.ssh, target.spec)
