@@ -48,7 +48,11 @@ class DDTreeProposer(DFlashProposer):
     # ---- hooks of the model runner ----
 
     def bind(self) -> None:
-        """Hook of initialize_kv_cache: buffers for the target's attention, addresses of its caches for the commit."""
+        """Hook of initialize_kv_cache: buffers for the target's attention, addresses of its caches, the sampler."""
+        from .sampler import TreeRejectionSampler
+
+        runner = self.runner
+        runner.rejection_sampler = TreeRejectionSampler(runner.sampler, runner.speculative_config, runner.device, self)
         layers = self.runner.compilation_config.static_forward_context
         attach(self.runner.attn_groups, layers, self._draft_attn_layer_names, self.tree)
         self.commit = Commit(self.runner.kv_cache_config.kv_cache_groups, layers, self._draft_attn_layer_names)

@@ -26,6 +26,7 @@ from ..engine.settings import Settings, read
 from ..engine.state import CHAIN, TREE, TreeState
 from ..kernels import best_first, draft_table
 from ..layout import Table, Tree
+from .sampler import TreeRejectionSampler
 
 
 class DDTreeSpeculator(DFlashSpeculator):
@@ -64,9 +65,12 @@ class DDTreeSpeculator(DFlashSpeculator):
     # ---- hooks of the model runner ----
 
     def bind(self, runner: Any) -> None:
-        """Hook of initialize_kv_cache: buffers for the target's attention, addresses of its caches for the commit."""
+        """Hook of initialize_kv_cache: buffers for the target's attention, addresses of its caches, the sampler."""
         layers = runner.compilation_config.static_forward_context
         attach(runner.attn_groups, layers, self.draft_attn_layer_names, self.tree)
+        runner.rejection_sampler = TreeRejectionSampler(
+            runner.sampler, runner.speculative_config, runner.device, state=self.tree
+        )
         self.commit = Commit(runner.kv_cache_config.kv_cache_groups, layers, self.draft_attn_layer_names)
 
     def prepare_rows(self, input_batch: Any, num_computed: Tensor, prefill_lens: Tensor) -> None:
