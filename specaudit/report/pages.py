@@ -31,7 +31,7 @@ _SHOWN = (
     view.tree_parts,
     view.search_words,
     view.default_paths,
-    view.stages,
+    view.landmarks,
 )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
 
 from specaudit.model import Finding, Hop, Path, Scan, Search, TreePart
 from specaudit.report.gate import OPEN, SEVERITIES, Gate, Judgement, judge
@@ -120,6 +120,28 @@ def default_paths(scan: Scan) -> list[Path]:
     return found or list(scan.paths)
 
 
-def stages(path: Path) -> list[tuple[str, list[Hop]]]:
-    """The hops of a path, neighbours of one kind together."""
-    return [(kind, list(hops)) for kind, hops in groupby(path.hops, key=lambda hop: hop.what)]
+def landmarks(scan: Scan, path: Path) -> list[tuple[str, Hop, int]]:
+    """One hop per stage, in the order of :data:`STAGES`, with the number of hops of that stage: the path at a glance.
+
+    Shown is the hop that names what the audit found there (a proposer, an accepting kernel), else the first one.
+    """
+    deciding = [v for v in scan.verifiers if v.walk not in ("helper", "dispatcher")]
+    named = {
+        "proposer": _naming(proposer.name for proposer in scan.proposers),
+        "sampler": _naming(v.name for v in scan.verifiers if v.role in ("function", "class")),
+        "kernel": _naming(v.name for v in deciding if v.role in ("kernel", "compiled")),
+    }
+    found: list[tuple[str, Hop, int]] = []
+    for stage in STAGES:
+        hops = [hop for hop in path.hops if hop.what == stage]
+        pattern = named.get(stage)
+        naming = [hop for hop in hops if pattern is not None and pattern.search(hop.text)]
+        # A path drafts before it accepts: of several that accept, the last one has the last word.
+        chosen = (naming[:1] if stage == "proposer" else naming[-1:]) or hops[:1]
+        found += [(stage, hop, len(hops)) for hop in chosen]
+    return found
+
+
+def _naming(names: Iterable[str]) -> re.Pattern[str] | None:
+    words = "|".join(re.escape(name) for name in sorted(set(names)))
+    return re.compile(rf"\b(?:{words})\b") if words else None

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -23,6 +24,7 @@ from specaudit.ruling.rule import globs
 from specaudit.ruling.store import Rulebook
 
 VERSION = 1
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,9 @@ class RuleJudge:
             DocumentError: a document is wrong.
         """
         key = self._key()
-        kept = self.cache.get("rulebook", key, VERSION)
+        kept = _decoded(self.cache.get("rulebook", key, VERSION), Summary)
         if kept is not None:
-            return msgspec.msgpack.decode(kept, type=Summary)
+            return kept
         rules = self.book.rules
         made = Summary(
             tuple(sorted({glob for rule in rules for glob in globs(rule)})),
@@ -89,10 +91,9 @@ class RuleJudge:
         snapshot = index.snapshot
         tree = msgspec.msgpack.encode(audit.tree).hex()
         key = self._key(snapshot.engine.name, digest_of(snapshot.files.values()), tree)
-        kept = snapshot.cache.get("findings", key, VERSION)
+        kept = _decoded(snapshot.cache.get("findings", key, VERSION), Judged)
         if kept is not None:
-            known = msgspec.msgpack.decode(kept, type=Judged)
-            return known.findings, known.failures
+            return kept.findings, kept.failures
         from specaudit.ruling.evaluate import evaluate
 
         made = Judged(*evaluate(self.book.rules, index, audit.tree))
@@ -101,6 +102,14 @@ class RuleJudge:
 
     def _key(self, *parts: str) -> str:
         return hashlib.sha256("\n".join((self.book.digest, code_fingerprint(), *parts)).encode()).hexdigest()
+
+
+def _decoded(kept: bytes | None, kind: type[Kept]) -> Kept | None:
+    """What was kept; a damaged value counts as absent."""
+    try:
+        return None if kept is None else msgspec.msgpack.decode(kept, type=kind)
+    except msgspec.DecodeError:
+        return None
 
 
 def code_fingerprint() -> str:
