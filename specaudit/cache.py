@@ -13,7 +13,7 @@ import tempfile
 import threading
 import zlib
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 #: Changes when the table changes; another version's file is left alone.
 _FILE = "derived-1.sqlite"
@@ -44,6 +44,22 @@ class NoCache:
 
     def put(self, kind: str, key: str, version: int, value: bytes) -> None:
         """Forgets."""
+
+
+Derived = TypeVar("Derived")
+
+
+def recall(cache: DerivedCache, kind: str, key: str, version: int, type: type[Derived]) -> Derived | None:
+    """A derived value, ``None`` when there is none: a damaged one, or one of another build of this program, is none."""
+    stored = cache.get(kind, key, version)
+    if stored is None:
+        return None
+    import msgspec
+
+    try:
+        return msgspec.msgpack.decode(stored, type=type)
+    except msgspec.MsgspecError:
+        return None
 
 
 class BlobStore(Protocol):

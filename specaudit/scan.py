@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from specaudit import __version__
-from specaudit.cache import Cache
+from specaudit.cache import Cache, recall
 from specaudit.engines import ENGINES
 from specaudit.errors import Exit, SpecauditError, TargetError
 from specaudit.hosts.base import Host, Installation
@@ -226,9 +226,9 @@ def classify(snapshot: Snapshot) -> Audit:
     """The audit of a snapshot, from the cache when this version of the classifier has seen these files before."""
     narrow = snapshot.narrowed(ENGINES[snapshot.engine.name].wants)
     key = _audit_key(narrow)
-    stored = snapshot.cache.get("audit", key, AUDIT_VERSION)
+    stored = recall(snapshot.cache, "audit", key, AUDIT_VERSION, Audit)
     if stored is not None:
-        return msgspec.msgpack.decode(stored, type=Audit)
+        return stored
     from specaudit.classify.audit import audit
 
     made = audit(Index(narrow))

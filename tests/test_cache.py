@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from specaudit.cache import Cache, folder
+from specaudit.cache import Cache, folder, recall
+from specaudit.index import Outline
 
 
 def sha(data: bytes) -> str:
@@ -127,3 +129,15 @@ def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     assert folder() == Path("/home/ann/.cache/specaudit")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert folder() == Path("/home/ann/.cache/specaudit")
+
+
+def test_a_derived_value_of_another_build_is_made_anew(tmp_path: Path) -> None:
+    empty = Outline((), (), (), ())
+    with Cache(tmp_path) as cache:
+        cache.put("outline", "k", 1, msgspec.msgpack.encode({"other": "shape"}))
+        cache.put("outline", "broken", 1, b"\xc1")
+        cache.put("outline", "good", 1, msgspec.msgpack.encode(empty))
+        assert recall(cache, "outline", "k", 1, Outline) is None
+        assert recall(cache, "outline", "broken", 1, Outline) is None
+        assert recall(cache, "outline", "absent", 1, Outline) is None
+        assert recall(cache, "outline", "good", 1, Outline) == empty

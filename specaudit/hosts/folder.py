@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from specaudit.cache import DerivedCache, NoCache
+from specaudit.cache import DerivedCache, NoCache, recall
 from specaudit.errors import TargetError
 from specaudit.hosts.base import Installation, Manifest
 from specaudit.hosts.probe import files, installed, ops
@@ -133,9 +133,9 @@ def cached_ops(cache: DerivedCache, file: str, member: str, read: Callable[[], l
     facts = os.stat(file)
     touched = (member, facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
     key = hashlib.sha256(repr(touched).encode()).hexdigest()
-    stored = cache.get("ops", key, OPS_VERSION)
+    stored = recall(cache, "ops", key, OPS_VERSION, list[str])
     if stored is not None:
-        return msgspec.msgpack.decode(stored, type=list[str])
+        return stored
     names = read()
     cache.put("ops", key, OPS_VERSION, msgspec.msgpack.encode(names))
     return names

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from specaudit.cache import DerivedCache
+from specaudit.cache import DerivedCache, recall
 from specaudit.errors import TargetError
 from specaudit.hosts import pipconfig
 from specaudit.hosts.base import Installation, Manifest
@@ -124,11 +124,9 @@ class ReleaseHost:
         return sha256(f"{self.label} {place}".encode())
 
     def _recall(self) -> Known | None:
-        stored = self._cache.get("release", self._key, RELEASE_VERSION)
-        if stored is None:
-            return None
-        known = msgspec.msgpack.decode(stored, type=Known)
-        self._progress(f"{self.label}: {known.filename}, read before")
+        known = recall(self._cache, "release", self._key, RELEASE_VERSION, Known)
+        if known is not None:
+            self._progress(f"{self.label}: {known.filename}, read before")
         return known
 
     def _look_up(self, engine: str) -> Known:
