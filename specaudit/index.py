@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from specaudit.cache import recall
 from specaudit.model import Evidence, Failure, Search
 
 if TYPE_CHECKING:
@@ -118,6 +119,14 @@ def outline(source: str) -> Outline:
     return Outline(tuple(reader.definitions), tuple(reader.imports), tuple(reader.calls), tuple(reader.assigns))
 
 
+_LEAVES = frozenset(
+    {ast.Constant, ast.Name, ast.Pass, ast.Break, ast.Continue, ast.Global, ast.Nonlocal, ast.alias, ast.Load, ast.Store, ast.Del}
+    | {c for base in (ast.operator, ast.boolop, ast.cmpop, ast.unaryop) for c in base.__subclasses__()}
+)
+_DEFINING = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
+_STORING = frozenset({ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom})
+
+
 class _Reader:
     """One recursive pass that keeps the scope; much cheaper than ``ast.NodeVisitor`` with ``ast.unparse``."""
 
@@ -154,27 +163,42 @@ class _Reader:
             self.node(node, scope)
 
     def node(self, node: ast.AST, scope: str) -> None:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            self._define(node, scope)
+        kind = node.__class__
+        if kind in _LEAVES:
             return
-        if isinstance(node, ast.Call):
-            self.calls.append(self._call(node, scope))
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                self._assign(target, node.value, node.lineno, scope)
-        elif isinstance(node, ast.AnnAssign):
-            if node.value is not None:
-                self._assign(node.target, node.value, node.lineno, scope)
-        elif isinstance(node, ast.Import):
-            for name in node.names:
-                self.imports.append(Import(name.name, "", name.asname or name.name.partition(".")[0], node.lineno, scope))
-        elif isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
-            for name in node.names:
-                self.imports.append(Import(module, name.name, name.asname or name.name, node.lineno, scope))
-        elif isinstance(node, (ast.Constant, ast.Name, ast.expr_context, ast.operator, ast.boolop, ast.cmpop)):
+        if kind in _DEFINING:
+            self._define(node, scope)  # type: ignore[arg-type]
             return
-        self.body(ast.iter_child_nodes(node), scope)
+        if kind is ast.Call:
+            self.calls.append(self._call(node, scope))  # type: ignore[arg-type]
+        elif kind in _STORING:
+            self._stored(node, scope)
+        # what ``ast.iter_child_nodes`` does, without its generators: a third of the time of a pass
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if value.__class__ is list:
+                for item in value:
+                    if item.__class__ not in _LEAVES and isinstance(item, ast.AST):
+                        self.node(item, scope)
+            elif value.__class__ not in _LEAVES and isinstance(value, ast.AST):
+                self.node(value, scope)
+
+    def _stored(self, node: ast.AST, scope: str) -> None:
+        """Assignments and imports."""
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self._assign(target, value, node.lineno, scope)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._assign(target, value, node.lineno, scope)
+            case ast.Import(names=names):
+                for name in names:
+                    alias = name.asname or name.name.partition(".")[0]
+                    self.imports.append(Import(name.name, "", alias, node.lineno, scope))
+            case ast.ImportFrom(names=names):
+                module = "." * node.level + (node.module or "")
+                for name in names:
+                    self.imports.append(Import(module, name.name, name.asname or name.name, node.lineno, scope))
 
     def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, scope: str) -> None:
         inner = f"{scope}.{node.name}" if scope else node.name
@@ -245,9 +269,9 @@ class Index:
         entry = self.snapshot.files.get(path)
         if entry is None:
             return _EMPTY
-        cached = self.snapshot.cache.get("outline", entry.sha256, OUTLINE_VERSION)
+        cached = recall(self.snapshot.cache, "outline", entry.sha256, OUTLINE_VERSION, Outline)
         if cached is not None:
-            return msgspec.msgpack.decode(cached, type=Outline)
+            return cached
         try:
             made = outline(self.source(path))
         except (SyntaxError, RecursionError, MemoryError) as bad:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from specaudit.cache import recall
 from specaudit.classify import ir, slices, vectorised, walks
 from specaudit.classify.ir import Assign, Compare, Const, Function, If, Jump, Loop, Name, Op
 from specaudit.classify.machine import Machine
@@ -40,14 +41,19 @@ class WalkFact:
 class FunctionFacts:
     """What one function accepts: its walks without flags first, then those that a flag adds.
 
-    ``device``: it is a kernel, or is called by one.
+    ``form`` says what it was read as: a kernel (or a part of one), a loop over single tokens, or work on whole tensors.
     """
 
     qualname: str
     line: int
-    device: bool
+    form: slices.Form
     params: tuple[str, ...]
     walks: tuple[WalkFact, ...]
+
+    @property
+    def device(self) -> bool:
+        """It is a kernel, or is called by one."""
+        return self.form == "device"
 
     @property
     def reads(self) -> frozenset[str]:
@@ -73,9 +79,9 @@ def facts_of(index: Index) -> dict[str, tuple[FunctionFacts, ...]]:
 
 def _cached(index: Index, path: str) -> tuple[FunctionFacts, ...]:
     cache, key = index.snapshot.cache, index.snapshot.files[path].sha256
-    stored = cache.get("walks", key, FACTS_VERSION)
+    stored = recall(cache, "walks", key, FACTS_VERSION, tuple[FunctionFacts, ...])
     if stored is not None:
-        return msgspec.msgpack.decode(stored, type=tuple[FunctionFacts, ...])
+        return stored
     found = analyse(index.source(path))
     cache.put("walks", key, FACTS_VERSION, msgspec.msgpack.encode(found))
     return found
@@ -84,8 +90,13 @@ def _cached(index: Index, path: str) -> tuple[FunctionFacts, ...]:
 def analyse(source: str) -> tuple[FunctionFacts, ...]:
     """The accepting functions of one file, in source order. A file that is no Python gives none (the index reports it)."""
     pieces = slices.functions(source)
-    found = [_function(parsed, Locals(pieces)) for parsed in slices.candidates(source, pieces)]
-    return tuple(facts for facts in found if facts is not None)
+    local = Locals(pieces)
+    found: dict[str, FunctionFacts] = {}
+    for parsed in slices.candidates(source, pieces):
+        facts = _function(parsed, local)
+        if facts is not None:
+            found.setdefault(facts.qualname, facts)
+    return tuple(found.values())
 
 
 class Locals(Mapping[str, Function]):
@@ -122,15 +133,15 @@ def tree(parsed: slices.Parsed) -> Function:
 
 def _function(parsed: slices.Parsed, local: Mapping[str, Function]) -> FunctionFacts | None:
     function = tree(parsed)
-    device = ".load(" in parsed.slice.text
+    tensors = parsed.form == "tensor"
     flags = _flags(function)
     off = {flag: Const(0) for flag in flags}
     behind = {flag: _compared_behind(function, flag) for flag in flags}
     always = _compared(function.body) - frozenset(site for sites in behind.values() for site in sites)
-    base = _walks(Machine(function, local, Terms(), off, tensors=not device), always)
+    base = _walks(Machine(function, local, Terms(), off, tensors=tensors), always)
     found = [_fact(v, "", 0) for v in base]
     for flag, value in flags.items():
-        machine = Machine(function, local, Terms(), {**off, flag: Const(value)}, tensors=not device)
+        machine = Machine(function, local, Terms(), {**off, flag: Const(value)}, tensors=tensors)
         for verdict in _walks(machine, behind[flag]):
             if all((verdict.walk, verdict.rewrites) != (known.walk, known.rewrites) for known in base):
                 found.append(_fact(verdict, flag, _branch(function, flag, verdict.line)))
@@ -138,12 +149,12 @@ def _function(parsed: slices.Parsed, local: Mapping[str, Function]) -> FunctionF
         return None
     params = tuple(p.name for p in function.params)
     ordered = tuple(sorted(set(found), key=lambda f: (f.flag, f.line, f.walk)))
-    return FunctionFacts(parsed.slice.qualname, function.line, device, params, ordered)
+    return FunctionFacts(parsed.slice.qualname, function.line, parsed.form, params, ordered)
 
 
 def _walks(machine: Machine, sites: frozenset[int]) -> frozenset[walks.Verdict]:
     runs = discover(machine, sites)
-    return walks.verdicts(machine, runs) or vectorised.verdicts(runs)
+    return walks.verdicts(machine, runs) or vectorised.verdicts(runs, machine.lines)
 
 
 def _compared(block: ir.Block) -> frozenset[int]:
