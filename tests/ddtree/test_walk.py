@@ -174,9 +174,7 @@ def test_greedy_walk_at_full_size(device) -> None:
     row_starts = uniform_row_starts(4, 65, "cpu")
     logits = random_logits(1, (4 * 65, 151_936), "ties", torch.bfloat16)
     for b in range(4):
-        row = (
-            int(tree.depths[b].argmax()) if b else 0
-        )  # request 0 accepts nothing on purpose, the others a deepest node
+        row = int(tree.depths[b].argmax()) if b else 0  # the path to a deepest node; none for request 0
         while row > 0:
             parent = int(tree.parents[b, row])
             logits[b * 65 + parent, tokens[b * 65 + row]] = 9.0
