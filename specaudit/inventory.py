@@ -150,7 +150,7 @@ def _entry(file: Path, read: _File, name: str) -> Entry:
                 raise ConfigurationError(
                     f"{file}: {name} has {key} from several groups, and they differ.", f"Set {key} in [hosts.{name}]."
                 )
-    whole = msgspec.convert({**_given(read.defaults), **shared, **own}, _Options)
+    whole = msgspec.convert(_over(_over(_given(read.defaults), shared), own), _Options)
     if whole.python and whole.venv:
         raise ConfigurationError(f"{file}: {name} has both python and venv.", "Leave out one of the two.")
     for text in (name, whole.address or name):
@@ -160,6 +160,13 @@ def _entry(file: Path, read: _File, name: str) -> Entry:
         words_of(whole.via)
     options = HostOptions(whole.address, tuple(whole.ssh or ()), bool(whole.sudo), whole.deadline)
     return Entry(name, groups, python_of(whole.python, whole.venv), whole.via, options)
+
+
+def _over(lower: dict[str, object], upper: dict[str, object]) -> dict[str, object]:
+    """Options with more special ones; ``python`` and ``venv`` say the same thing."""
+    if {"python", "venv"}.intersection(upper):
+        lower = {key: value for key, value in lower.items() if key not in ("python", "venv")}
+    return {**lower, **upper}
 
 
 def is_machine(text: str) -> bool:

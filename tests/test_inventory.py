@@ -1,0 +1,132 @@
+"""Inventories: groups, options of a host, limits, and files that are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specaudit.cli.machines import Said, meant
+from specaudit.errors import ConfigurationError, UsageError
+from specaudit.hosts.machines import HostOptions
+from specaudit.inventory import load
+
+TEXT = """
+[defaults]
+python = "/opt/venv/bin/python"
+
+[groups.a100]
+hosts = ["gpu1", "gpu2"]
+sudo = true
+
+[groups.h100]
+hosts = ["gpu3", "gpu4", "gpu2"]
+deadline = 30
+
+[hosts.gpu2]
+address = "root@10.0.0.2"
+ssh = ["Port=2222"]
+via = "docker exec -i vllm"
+
+[hosts.gpu4]
+venv = "/srv/venv/"
+
+[hosts.lonely]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.toml"
+    path.write_text(TEXT)
+    return path
+
+
+def names(file: Path, *chosen: str, limit: tuple[str, ...] = ()) -> list[str]:
+    return [entry.name for entry in load(file).select(chosen, limit)]
+
+
+def test_options_of_a_host_come_before_its_groups_and_those_before_the_defaults(file: Path) -> None:
+    inventory = load(file)
+    gpu1, gpu2 = inventory.entries["gpu1"], inventory.entries["gpu2"]
+    assert (gpu1.python, gpu1.via, gpu1.options) == ("/opt/venv/bin/python", None, HostOptions(sudo=True))
+    assert gpu2.groups == ("a100", "h100")
+    assert gpu2.via == "docker exec -i vllm"
+    assert gpu2.options == HostOptions("root@10.0.0.2", ("Port=2222",), True, 30.0)
+    assert inventory.entries["gpu4"].python == "/srv/venv/bin/python"
+    assert inventory.entries["lonely"].options == HostOptions()
+
+
+def test_an_inventory_of_two_groups_is_limited(file: Path) -> None:
+    assert names(file) == ["gpu1", "gpu2", "gpu3", "gpu4", "lonely"]
+    assert names(file, limit=("a100",)) == ["gpu1", "gpu2"]
+    assert names(file, limit=("h100,!a100",)) == ["gpu3", "gpu4"]
+    assert names(file, limit=("!h100", "!lonely")) == ["gpu1"]
+    assert names(file, limit=("gpu[34]",)) == ["gpu3", "gpu4"]
+    assert names(file, "a100", limit=("h100",)) == ["gpu2"]
+    assert names(file, "gpu3", "a100") == ["gpu1", "gpu2", "gpu3"]
+
+
+@pytest.mark.parametrize("limit", [("gpu9",), ("!gpu9",), ("a100,!gpu1,!gpu2",)])
+def test_a_limit_that_means_nothing_is_an_error(file: Path, limit: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigurationError, match=r"fleet\.toml"):
+        names(file, limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[groups.a]\nhosts = ['x']\npyton = 1\n", "pyton"),
+        ("[groups.a]\nhosts = 'x'\n", "Expected `array`"),
+        ("[hosts.x]\nsudo = 'yes'\n", "Expected `bool"),
+        ("[host.x]\n", "host"),
+        ("[hosts", "is no TOML"),
+        ("", "names no machine"),
+        ("[groups.a]\nhosts = []\n", "names no machine"),
+        ("[hosts.x]\npython = 'a'\nvenv = 'b'\n", "both python and venv"),
+        ("[groups.a]\nhosts = ['x']\npython = '1'\n[groups.b]\nhosts = ['x']\npython = '2'\n", "from several groups"),
+        ("[hosts.'dir:x']\n", "is no machine"),
+        ("[hosts.x]\naddress = '-oProxyCommand=x'\n", "is no machine"),
+        ("[hosts.x]\nvia = 'docker exec x'\n", "does not pass stdin on"),
+    ],
+)
+def test_an_inventory_that_is_wrong_is_one_clear_error(tmp_path: Path, text: str, problem: str) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=problem) as caught:
+        load(file)
+    assert caught.value.hint
+
+
+def test_an_inventory_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load(tmp_path / "absent.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match="is not UTF-8"):
+        load(tmp_path / "binary.toml")
+
+
+def test_the_command_line_comes_before_the_inventory(file: Path) -> None:
+    said = Said(inventory=file, limit=["a100"], python="/usr/bin/python3", deadline=5, ssh_options=["User=me"])
+    targets, machines = meant([], said)
+    assert [(t.spec, t.host, t.python, t.via) for t in targets] == [
+        ("gpu1", "gpu1", "/usr/bin/python3", None),
+        ("gpu2", "gpu2", "/usr/bin/python3", "docker exec -i vllm"),
+    ]
+    assert machines.per_host["gpu2"] == HostOptions("root@10.0.0.2", ("User=me", "Port=2222"), True, 5)
+
+
+def test_targets_that_are_no_names_of_the_inventory_stay_targets(file: Path) -> None:
+    targets, _ = meant(["h100", "elsewhere", "vllm==0.33.0"], Said(inventory=file))
+    assert [target.spec for target in targets] == ["gpu2", "gpu3", "gpu4", "elsewhere", "vllm==0.33.0"]
+
+
+def test_options_that_do_not_go_together() -> None:
+    for said, problem in (
+        (Said(python="a", venv="b"), "--python and --venv"),
+        (Said(limit=["a"]), "--limit goes with --inventory"),
+        (Said(host_keys="maybe"), "is no policy"),
+        (Said(ssh_config=Path("/absent")), "is no file"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            meant(["gpu1"], said)
