@@ -120,7 +120,19 @@ def outline(source: str) -> Outline:
 
 
 _LEAVES = frozenset(
-    {ast.Constant, ast.Name, ast.Pass, ast.Break, ast.Continue, ast.Global, ast.Nonlocal, ast.alias, ast.Load, ast.Store, ast.Del}
+    {
+        ast.Constant,
+        ast.Name,
+        ast.Pass,
+        ast.Break,
+        ast.Continue,
+        ast.Global,
+        ast.Nonlocal,
+        ast.alias,
+        ast.Load,
+        ast.Store,
+        ast.Del,
+    }
     | {c for base in (ast.operator, ast.boolop, ast.cmpop, ast.unaryop) for c in base.__subclasses__()}
 )
 _DEFINING = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
@@ -219,7 +231,9 @@ class _Reader:
 
     def _call(self, node: ast.Call, scope: str) -> Call:
         keywords = tuple((k.arg or "**", self.text(k.value, 120)) for k in node.keywords)
-        return Call(self.text(node.func, 200), node.lineno, scope, tuple(self.text(a, 120) for a in node.args), keywords)
+        return Call(
+            self.text(node.func, 200), node.lineno, scope, tuple(self.text(a, 120) for a in node.args), keywords
+        )
 
     def _assign(self, target: ast.expr, value: ast.expr, line: int, scope: str) -> None:
         if isinstance(target, (ast.Name, ast.Attribute)):

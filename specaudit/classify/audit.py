@@ -1,17 +1,22 @@
 """Index -> Audit: everything that classification says about one engine, and the paths of one configuration.
 
-Depends on the engine's files alone, so that its result can be cached under their digest.
+Depends on the engine's files alone, so that its result can be cached under their digest. Verifiers are found in a second
+process meanwhile: neither half needs the other's result before the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import cached_property
+import gc
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property, partial
 
+from specaudit.classify.beside import beside
 from specaudit.classify.code import Code
+from specaudit.classify.deciding import Request
 from specaudit.classify.methods import Methods
 from specaudit.classify.options import Options
-from specaudit.classify.paths import Request, Tracer
+from specaudit.classify.paths import Tracer
 from specaudit.classify.proposers import Proposers
 from specaudit.classify.refusals import Refusals
 from specaudit.classify.runners import RunnerChoice
@@ -23,7 +28,7 @@ from specaudit.engines import ENGINES
 from specaudit.engines.base import Engine
 from specaudit.errors import ConfigurationError
 from specaudit.index import Index
-from specaudit.model import Audit, Path, Runner, Verifier
+from specaudit.model import Audit, Failure, Path, Runner, Verifier
 
 
 class Reading:
@@ -43,7 +48,9 @@ class Reading:
         out: list[Runner] = []
         for method in self.methods.names:
             labels = dict.fromkeys(f.site.runner.label for f in self.proposers.found if method in f.ways)
-            out.extend(self.choice.of(method, {label: self.methods.at(self.choice.formula(label), method) for label in labels}))
+            out.extend(
+                self.choice.of(method, {label: self.methods.at(self.choice.formula(label), method) for label in labels})
+            )
         return tuple(out)
 
     def tracer(self, verifiers: Iterable[Verifier]) -> Tracer:
@@ -59,20 +66,40 @@ def engine_of(index: Index) -> Engine:
 def audit(index: Index) -> Audit:
     """Classifies one engine."""
     engine = engine_of(index)
-    reading = Reading(index, engine)
-    verifiers = with_runners(find_verifiers(index, engine), reading.runners)
-    options = Options(reading.reader, reading.methods, reading.choice, reading.proposers, verifiers)
-    tracer = reading.tracer(verifiers)
-    paths = [path for method in reading.methods.names for path in tracer.paths(Request(method, {}))]
-    return Audit(
-        runners=reading.runners,
-        proposers=tuple(f.proposer for f in reading.proposers.found),
-        verifiers=verifiers,
-        tree=tree_verdict(reading.reader, reading.proposers, verifiers),
-        options=options.of(reading.runners),
-        paths=tuple(paths),
-        errors=index.failures,
-    )
+    with _no_collections(), beside(partial(_verified, index, engine)) as result:
+        reading = Reading(index, engine)
+        runners = reading.runners
+        found, failures = result()
+        verifiers = with_runners(found, runners)
+        options = Options(reading.reader, reading.methods, reading.choice, reading.proposers, verifiers)
+        tracer = reading.tracer(verifiers)
+        paths = [path for method in reading.methods.names for path in tracer.paths(Request(method, {}))]
+        return Audit(
+            runners=runners,
+            proposers=tuple(f.proposer for f in reading.proposers.found),
+            verifiers=verifiers,
+            tree=tree_verdict(reading.reader, reading.proposers, verifiers),
+            options=options.of(runners),
+            paths=tuple(paths),
+            errors=tuple(dict.fromkeys((*failures, *index.failures))),
+        )
+
+
+def _verified(index: Index, engine: Engine) -> tuple[tuple[Verifier, ...], tuple[Failure, ...]]:
+    """The verifiers, and the files that could not be read for them."""
+    return find_verifiers(index, engine), index.failures
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Without cyclic garbage collection, which would look at every node of every tree again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def trace(
@@ -92,7 +119,7 @@ def trace(
     tracer = reading.tracer(verifiers)
     paths = tracer.paths(request)
     if not paths:
-        why = tracer.refusal(request) or "nothing in it makes a proposer for them"
+        why = tracer.deciding.refusal(request) or "nothing in it makes a proposer for them"
         raise ConfigurationError(
             f"{reading.engine.name} {index.snapshot.engine.version} cannot run method {method!r} with these settings: {why}.",
             "See the runners of the method in a scan, and leave out the settings that lead elsewhere.",

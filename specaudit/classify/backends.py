@@ -64,7 +64,7 @@ class Backends:
         cls, field = self.engine.backend_setting
         kind: Kind = "option"
         option = f"{_attribute_of(cls)}.{field}"
-        if reader.config_class(cls) is None:
+        if reader.configuration.named(cls) is None:
             kind, option = "env", self.engine.backend_flag
         return Lit(option, Condition(option, kind, "==", name, words(option, "==", name)), True, False)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from specaudit.index import Assign, Definition, Index
 
@@ -50,6 +51,7 @@ class Code:
         self._bases: dict[tuple[str, str], tuple[Symbol, ...]] = {}
         self._functions: dict[tuple[str, str], ast.FunctionDef | ast.AsyncFunctionDef | None] = {}
         self._assigns: dict[tuple[str, str], tuple[Assign, ...]] = {}
+        self._attributes: dict[tuple[str, str], dict[str, tuple[Field, ...]]] = {}
 
     # --- files and names
 
@@ -154,13 +156,16 @@ class Code:
 
     def attribute(self, cls: Symbol, name: str) -> tuple[Field, ...]:
         """Every value stored under ``self.name`` (or in the class body) by the class or those behind it, nearest first."""
-        out: list[Field] = []
-        for owner in self.bases(cls):
-            for stored in self.assigns(owner.path, owner.qualname):
-                in_body = stored.scope == owner.qualname and stored.target == name
-                if stored.target == f"self.{name}" or in_body:
-                    out.append(Field(owner.path, stored.scope, stored.value, stored.line))
-        return tuple(out)
+        key = cls.path, cls.qualname
+        if key not in self._attributes:
+            kept: dict[str, list[Field]] = {}
+            for owner in self.bases(cls):
+                for stored in self.assigns(owner.path, owner.qualname):
+                    attr = stored.target.removeprefix("self.")
+                    if attr is not stored.target or stored.scope == owner.qualname:
+                        kept.setdefault(attr, []).append(Field(owner.path, stored.scope, stored.value, stored.line))
+            self._attributes[key] = {attr: tuple(found) for attr, found in kept.items()}
+        return self._attributes[key].get(name, ())
 
     def assigns(self, path: str, qualname: str) -> tuple[Assign, ...]:
         """The assignments inside a class or function, nested scopes included."""
@@ -187,16 +192,15 @@ class Code:
             return None
         lines = self.index.lines(symbol.path)[found.first - 1 : found.end]
         indent = len(lines[0]) - len(lines[0].lstrip())
-        # an enclosing block keeps multi-line strings as they are, which dedenting would not
-        text = "if 1:\n" + "\n".join(lines) if indent else "\n".join(lines)
+        # an enclosing block keeps multi-line strings as they are, which dedenting would not; empty lines give line numbers
+        above = "\n" * (found.first - 2) + "if 1:\n" if indent else "\n" * (found.first - 1)
         try:
-            node = ast.parse(text).body[0]
+            node = ast.parse(above + "\n".join(lines)).body[0]
         except (SyntaxError, ValueError):
             return None
         if indent:
             assert isinstance(node, ast.If)
             node = node.body[0]
-        ast.increment_lineno(node, found.first - 1 - (1 if indent else 0))
         return node if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
 
 
@@ -208,6 +212,7 @@ def _scopes(scope: str) -> Iterator[str]:
     yield ""
 
 
+@lru_cache(maxsize=8192)
 def expression(text: str) -> ast.expr | None:
     """The tree of an expression's text; ``None`` when the text was cut or is no expression."""
     try:

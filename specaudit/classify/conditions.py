@@ -1,13 +1,14 @@
 """Tests of an ``if`` as data: small formulas over :class:`specaudit.model.Condition`.
 
 A formula is ``True``, ``False``, a :class:`Lit`, an :class:`And` or an :class:`Or`. A literal without a condition stands for
-something that only the running program knows (a shape, a batch); it is kept in formulas and left out of reports.
+something that only the running program knows (a shape, a batch); it is kept in formulas and left out of reports. Hashes are
+kept in each node (``code``): formulas nest, and are compared and put into sets all the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from specaudit.model import Condition
 
@@ -27,12 +28,18 @@ class Lit:
     condition: Condition | None = None
     holds: bool = True
     usual: bool | None = None
+    key: Hashable = field(init=False, repr=False, compare=False)
+    code: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def key(self) -> object:
-        """What two literals about the same test have in common, whatever their sign."""
+    def __post_init__(self) -> None:
         c = self.condition
-        return self.text if c is None else (c.option, c.kind, c.op, c.value)
+        #: What two literals about the same test have in common, whatever their sign.
+        key = self.text if c is None else (c.option, c.kind, c.op, c.value)
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "code", hash((key, self.holds)))
+
+    def __hash__(self) -> int:
+        return self.code
 
     @property
     def by_default(self) -> bool | None:
@@ -54,6 +61,13 @@ class And:
     """All of ``parts`` hold."""
 
     parts: tuple[Formula, ...]
+    code: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "code", hash(self.parts))
+
+    def __hash__(self) -> int:
+        return self.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +75,13 @@ class Or:
     """At least one of ``parts`` holds."""
 
     parts: tuple[Formula, ...]
+    code: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "code", ~hash(self.parts))
+
+    def __hash__(self) -> int:
+        return self.code
 
 
 Formula = bool | Lit | And | Or
@@ -147,10 +168,11 @@ def assume(f: Formula, known: Callable[[Lit], bool | None]) -> Formula:
         case Lit():
             value = known(f)
             return f if value is None else value
-        case And(parts):
-            return conj(assume(p, known) for p in parts)
-        case Or(parts):
-            return disj(assume(p, known) for p in parts)
+        case And(parts) | Or(parts):
+            new = [assume(p, known) for p in parts]
+            if all(a is b for a, b in zip(new, parts, strict=True)):
+                return f
+            return conj(new) if isinstance(f, And) else disj(new)
 
 
 def usual(f: Formula) -> Formula:

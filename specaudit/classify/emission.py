@@ -21,8 +21,7 @@ from specaudit.model import Evidence
 
 # Ways to hand a tensor or list on that keep its values.
 _KEEPING = frozenset(
-    "view reshape contiguous to int long clone squeeze unsqueeze flatten transpose detach tolist cat stack type_as cpu cuda "
-    "view_as expand append narrow copy astype".split()
+    ["view", "reshape", "contiguous", "to", "int", "long", "clone", "squeeze", "unsqueeze", "flatten", "transpose", "detach", "tolist", "cat", "stack", "type_as", "cpu", "cuda", "view_as", "expand", "append", "narrow", "copy", "astype"]
 )
 _BEST = frozenset({"topk", "sort", "argsort"})
 _DEPTH = 8
@@ -110,7 +109,11 @@ class Emission:
             return Summary()
         frame = _Frame(cls, method)
         frame.names = {p: frozenset({"given"}) for p in method.definition.params if p not in ("self", "cls")}
-        frame.loops = [(n.lineno, n.end_lineno or n.lineno, _counted(n)) for n in ast.walk(node) if isinstance(n, (ast.For, ast.While))]
+        frame.loops = [
+            (n.lineno, n.end_lineno or n.lineno, _counted(n))
+            for n in ast.walk(node)
+            if isinstance(n, (ast.For, ast.While))
+        ]
 
         frame.towards = _towards(node)
 
@@ -126,7 +129,9 @@ class Emission:
             self._called(call, path, frame, depth, pair=_unpacked(statement) is call)
             if isinstance(statement, ast.Expr) and statement.value is call:
                 self._filled(call, path, frame, depth)
-        if statement.lineno in frame.towards and isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr)):
+        if statement.lineno in frame.towards and isinstance(
+            statement, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr)
+        ):
             frame.events.append(self._event("value", path, statement.lineno, frame))
         match statement:
             case ast.If() if frame.walk is not None:
@@ -141,7 +146,9 @@ class Emission:
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[value])):
                 frame.names[name] = frame.names.get(name, NOTHING) | self.origin(value, frame, depth)
             case ast.Return(value=ast.expr() as value):
-                found = self.origin(value.elts[0] if isinstance(value, ast.Tuple) and value.elts else value, frame, depth)
+                found = self.origin(
+                    value.elts[0] if isinstance(value, ast.Tuple) and value.elts else value, frame, depth
+                )
                 frame.returned |= found
                 frame.events.append(self._event("return", path, statement.lineno, frame, found))
             case ast.For() | ast.While() if _counted(statement):
@@ -172,7 +179,9 @@ class Emission:
     def _event(self, kind: Kind, when: Formula, line: int, frame: _Frame, origin: Origin = NOTHING) -> Event:
         around = [first for first, last, counted in frame.loops if counted and first < line <= last]
         loop = (frame.method.path, around[0]) if around else None
-        return Event(kind, when, frame.method.path, line, loop, origin, frame.walk.aside if frame.walk is not None else False)
+        return Event(
+            kind, when, frame.method.path, line, loop, origin, frame.walk.aside if frame.walk is not None else False
+        )
 
     # --- calls
 
@@ -190,8 +199,14 @@ class Emission:
             if inner is not None and forward is not None:
                 self._inline(self._summary(inner, forward, depth + 1), call.lineno, path, frame)
             else:
-                frame.events.append(self._event("run", path, call.lineno, frame, frozenset({"pair"}) if pair else NOTHING))
-        elif isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Attribute) and self._replayed(call.func.value, frame):
+                frame.events.append(
+                    self._event("run", path, call.lineno, frame, frozenset({"pair"}) if pair else NOTHING)
+                )
+        elif (
+            isinstance(call.func, ast.Attribute)
+            and isinstance(call.func.value, ast.Attribute)
+            and self._replayed(call.func.value, frame)
+        ):
             for method, place in self._replayed(call.func.value, frame):
                 summary = self._summary(frame.cls, method, depth + 1)
                 if any(e.kind in ("run", "kernel") for e in summary.events):
@@ -206,11 +221,15 @@ class Emission:
         match call.func:
             case ast.Name(id=name) if any(dotted(a).startswith("self.") for a in call.args):
                 found = self.code.resolve(frame.method.path, frame.method.qualname, name)
-                steps = self._function(found, depth) if found is not None and found.definition.kind == "function" else ()
+                steps = (
+                    self._function(found, depth) if found is not None and found.definition.kind == "function" else ()
+                )
             case ast.Attribute(value=ast.Attribute(value=ast.Name(id="self")) as kept, attr=attr):
                 inner = self._kept_class(kept, frame)
                 found = self.code.method(inner, attr) if inner is not None else None
-                summary = self._summary(inner, found, depth + 1) if inner is not None and found is not None else Summary()
+                summary = (
+                    self._summary(inner, found, depth + 1) if inner is not None and found is not None else Summary()
+                )
                 steps = tuple(e for e in summary.events if e.kind in ("kernel", "enter", "def") and not e.aside)
                 steps = steps if any(e.kind == "kernel" for e in steps) else ()
             case _:
@@ -251,7 +270,9 @@ class Emission:
         here = self._event("run", path, line, frame)
         for event in summary.events:
             if event.kind != "return":
-                inner = replace(event, when=conj((path, event.when)), loop=event.loop or here.loop, aside=event.aside or here.aside)
+                inner = replace(
+                    event, when=conj((path, event.when)), loop=event.loop or here.loop, aside=event.aside or here.aside
+                )
                 frame.events.append(inner)
 
     def _meant(self, func: ast.expr, frame: _Frame) -> list[Symbol]:
@@ -319,7 +340,11 @@ class Emission:
             self._handed[key] = {}
             for owner in self.code.bases(frame.cls):
                 for call in self.code.index.outline(owner.path).calls:
-                    if call.scope.startswith(f"{owner.qualname}.") and call.func.startswith("self.") and call.func.count(".") == 2:
+                    if (
+                        call.scope.startswith(f"{owner.qualname}.")
+                        and call.func.startswith("self.")
+                        and call.func.count(".") == 2
+                    ):
                         found = self._handed_in(frame.cls, owner.path, call)
                         self._handed[key].setdefault(call.func.split(".")[1], []).extend(found)
         return self._handed[key].get(kept.attr, [])
@@ -434,7 +459,9 @@ def _kept_names(node: ast.expr) -> set[str]:
     match node:
         case ast.Name(id=name):
             return {name}
-        case ast.Attribute(value=inner) | ast.Subscript(value=inner) | ast.ListComp(elt=inner) | ast.Starred(value=inner):
+        case (
+            ast.Attribute(value=inner) | ast.Subscript(value=inner) | ast.ListComp(elt=inner) | ast.Starred(value=inner)
+        ):
             return _kept_names(inner)
         case ast.List(elts=elts) | ast.Tuple(elts=elts):
             return set().union(*(_kept_names(e) for e in elts))
@@ -449,7 +476,11 @@ def _counted(node: ast.AST) -> bool:
     """A loop over steps: ``for … in range(…)`` or ``while``."""
     if isinstance(node, ast.While):
         return True
-    return isinstance(node, ast.For) and isinstance(node.iter, ast.Call) and dotted(node.iter.func) in ("range", "tqdm.trange")
+    return (
+        isinstance(node, ast.For)
+        and isinstance(node.iter, ast.Call)
+        and dotted(node.iter.func) in ("range", "tqdm.trange")
+    )
 
 
 def _unpacked(statement: ast.stmt) -> ast.expr | None:

@@ -18,9 +18,10 @@ from specaudit.engines.base import Engine
 from specaudit.index import Call
 from specaudit.model import Evidence
 
-
 # ``name += name``, ``name += function(…)`` or ``name += tl.load(…)`` on a line of its own: the first, cheap cut
 _ADDED = re.compile(r"^\s+\w+ \+= (?:\w+\s*$|\w+\(|\w+\.load\()", re.MULTILINE)
+# ``name = pointer + row[:, None] * stride``
+_ROWS = re.compile(r"=\s*\(?\s*\w+\s*\+\s*\w+\[:, None\]\s*\*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,13 @@ class Masks:
 
     def _biases(self) -> Iterator[Bias]:
         for path in self.index.mentioning(b".dot(", self.index.mentioning(b".jit", self.files)):
-            if _ADDED.search(self.index.source(path)) is None:
+            source = self.index.source(path)
+            if _ADDED.search(source) is None or _ROWS.search(source) is None:
                 continue
             for definition in self.index.outline(path).definitions:
-                if definition.kind == "function" and any(d.partition("(")[0].endswith("jit") for d in definition.decorators):
+                if definition.kind == "function" and any(
+                    d.partition("(")[0].endswith("jit") for d in definition.decorators
+                ):
                     yield from self._in_kernel(Symbol(path, definition))
 
     def _in_kernel(self, kernel: Symbol) -> Iterator[Bias]:
@@ -82,10 +86,16 @@ class Masks:
                     stored.setdefault(name, value)
                     if _calls(value, "dot") or _names(value) & scores:
                         scores.add(name)
-                case ast.AugAssign(target=ast.Name(id=name), value=value) if _calls(value, "dot") or _names(value) & scores:
+                case ast.AugAssign(target=ast.Name(id=name), value=value) if (
+                    _calls(value, "dot") or _names(value) & scores
+                ):
                     scores.add(name)
         for inner in ast.walk(node):
-            if isinstance(inner, ast.AugAssign) and isinstance(inner.op, ast.Add) and isinstance(inner.target, ast.Name):
+            if (
+                isinstance(inner, ast.AugAssign)
+                and isinstance(inner.op, ast.Add)
+                and isinstance(inner.target, ast.Name)
+            ):
                 pointer = self._loaded(kernel, inner.value, stored) if inner.target.id in scores else None
                 param = _root(pointer, stored) if pointer is not None else ""
                 if param in kernel.definition.params:
@@ -103,10 +113,16 @@ class Masks:
         else:
             helper = self.code.resolve(kernel.path, kernel.qualname, dotted(value.func))
             node = self.code.function(helper) if helper is not None else None
-            loads = [c for c in ast.walk(node) if isinstance(c, ast.Call) and dotted(c.func).endswith(".load")] if node else []
+            loads = (
+                [c for c in ast.walk(node) if isinstance(c, ast.Call) and dotted(c.func).endswith(".load")]
+                if node
+                else []
+            )
             columns = ast.unparse(loads[0].args[0]) if len(loads) == 1 else ""
         rows = ast.unparse(stored.get(pointer.id, pointer)) if isinstance(pointer, ast.Name) else ast.unparse(pointer)
-        rows += "".join(ast.unparse(stored[n.id]) for n in ast.walk(pointer) if isinstance(n, ast.Name) and n.id in stored)
+        rows += "".join(
+            ast.unparse(stored[n.id]) for n in ast.walk(pointer) if isinstance(n, ast.Name) and n.id in stored
+        )
         return pointer if "[None, :]" in columns and "[:, None]" in rows else None
 
     # --- hosts
@@ -165,12 +181,18 @@ class Masks:
         for call in outline.calls:
             for keyword, text in call.keywords:
                 if keyword == name and text != "None":
-                    kept = [(path, a.line, a.scope) for a in outline.assigns if a.target == text and expression(a.value) is not None]
+                    kept = [
+                        (path, a.line, a.scope)
+                        for a in outline.assigns
+                        if a.target == text and expression(a.value) is not None
+                    ]
                     yield [*kept, (path, self._line_of(path, call.line, f"{keyword}="), call.scope)]
 
     def _line_of(self, path: str, start: int, text: str) -> int:
         lines = self.index.lines(path)
-        return next((n for n in range(start, min(start + 40, len(lines) + 1)) if lines[n - 1].strip().startswith(text)), start)
+        return next(
+            (n for n in range(start, min(start + 40, len(lines) + 1)) if lines[n - 1].strip().startswith(text)), start
+        )
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.stmt]:

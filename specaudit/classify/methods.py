@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from specaudit.classify.conditions import Formula, assume, given, literals, usual
-from specaudit.classify.symbolic import Reader, Scope, guarded, local
+from specaudit.classify.symbolic import Reader
 from specaudit.classify.values import Const, Obj, shown
 from specaudit.model import Evidence
 
@@ -33,9 +33,9 @@ class Methods:
         self.reader = reader
         self.index = reader.code.index
         self.anchors = reader.engine.config
-        self.cls = reader.config_class(self.anchors.cls)
+        self.cls = reader.configuration.named(self.anchors.cls)
         self.effects = tuple(self._effects())
-        listed = reader.members(self.cls.path, self.anchors.method_type) if self.cls else ()
+        listed = reader.configuration.members(self.cls.path, self.anchors.method_type) if self.cls else ()
         self.aliases = {name: self._becomes(name) for name in listed}
         self.names = tuple(name for name in listed if self.aliases[name] == name)
         self.detections = self._detections()
@@ -43,27 +43,23 @@ class Methods:
 
     def _effects(self) -> list[Effect]:
         method = self.reader.code.method(self.cls, self.anchors.initialiser) if self.cls else None
-        node = self.reader.code.function(method) if method is not None else None
-        if self.cls is None or method is None or node is None:
-            return []
-        scope = local(self.reader, node, Scope(method.path, method.qualname, self.cls, Obj(self.cls, "")))
         out: list[Effect] = []
-        for place in guarded(node.body):
-            statement = place.statement
-            match statement:
-                case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=attr)], value=ast.Constant() as value):
-                    constant = self.reader.value(value, scope)
+        for place in self.reader.places(method, self.cls, Obj(self.cls, "")) if self.cls and method else ():
+            match place.statement:
+                case ast.Assign(
+                    targets=[ast.Attribute(value=ast.Name(id="self"), attr=attr)], value=ast.Constant() as value
+                ):
+                    constant = self.reader.value(value, place.scope)
                     if isinstance(constant, Const):
-                        when = place.formula(self.reader, scope)
-                        out.append(Effect(attr, shown(constant.value), when, method.path, statement.lineno))
+                        line = place.statement.lineno
+                        out.append(Effect(attr, shown(constant.value), place.formula, method.path, line))
         return out
 
     def _base(self, name: str) -> dict[str, str | None]:
         """What is known before completion: the method, a number of tokens, and that a draft model is named."""
         known: dict[str, str | None] = dict(self.reader.engine.assumed)
-        known |= {self.anchors.method_field: name, self.anchors.count_field: USUAL_COUNT, "model": "given"}
-        known |= {"draft_model_config": "given", "target_model_config": "given"}
-        return known
+        known |= {self.anchors.method_field: name, self.anchors.count_field: USUAL_COUNT}
+        return known | dict.fromkeys(self.anchors.named, "given")
 
     def _becomes(self, name: str) -> str:
         for effect in self.effects:
@@ -77,7 +73,9 @@ class Methods:
         for effect in self.effects:
             if effect.field != self.anchors.method_field:
                 continue
-            positive = [lit for lit in literals(effect.when) if lit.holds and lit.condition and lit.condition.kind == "model"]
+            positive = [
+                lit for lit in literals(effect.when) if lit.holds and lit.condition and lit.condition.kind == "model"
+            ]
             if len(positive) == 1 and positive[0].condition is not None and positive[0].condition.op == "==":
                 out.append((positive[0].key, effect.value))
         return tuple(out)
@@ -93,11 +91,11 @@ class Methods:
         return self._settings[name]
 
     def at(
-        self, f: Formula, name: str, more: Mapping[str, str | None] | None = None, *, open_to: frozenset[str] = frozenset()
+        self, f: Formula, name: str, more: Mapping[str, str | None] | None = None, *, without: tuple[str, ...] = ()
     ) -> Formula:
-        """The formula for that method; ``more`` are further settings, which count first; ``open_to`` are left undecided."""
+        """The formula for that method; ``more`` are further settings, which count first; ``without`` are left undecided."""
         known = {**self.settings(name), **(more or {})}
-        f = given(f, {option: value for option, value in known.items() if option not in open_to})
+        f = given(f, {option: value for option, value in known.items() if option not in without})
         told = dict(self.detections)
         return assume(f, lambda lit: (told[lit.key] == name) == lit.holds if lit.key in told else None)
 

@@ -19,7 +19,7 @@ from specaudit.classify.conditions import Formula
 from specaudit.classify.methods import Methods
 from specaudit.classify.proposers import Proposers
 from specaudit.classify.runners import RunnerChoice
-from specaudit.classify.symbolic import Reader, Scope, calls, guarded, local
+from specaudit.classify.symbolic import Reader
 from specaudit.classify.values import Obj, shown
 from specaudit.index import Definition
 from specaudit.model import Evidence, OptionStatus, OptionVerdict, Runner, Verifier
@@ -67,7 +67,12 @@ class Options:
     """All options of one engine."""
 
     def __init__(
-        self, reader: Reader, methods: Methods, choice: RunnerChoice, proposers: Proposers, verifiers: Iterable[Verifier]
+        self,
+        reader: Reader,
+        methods: Methods,
+        choice: RunnerChoice,
+        proposers: Proposers,
+        verifiers: Iterable[Verifier],
     ) -> None:
         self.reader = reader
         self.code = reader.code
@@ -89,14 +94,19 @@ class Options:
             head = self.index.line(cls.path, stored.line) if cls is not None else ""
             if cls is None or stored.scope != cls.qualname or not head.startswith(f"{stored.target}:"):
                 continue
-            annotation, default = self.reader.declared(cls, stored.target)
-            if self.reader.config_in(annotation) is None and stored.target != self.methods.anchors.method_field:
+            annotation, default = self.reader.configuration.declared(cls, stored.target)
+            if (
+                self.reader.configuration.in_annotation(annotation) is None
+                and stored.target != self.methods.anchors.method_field
+            ):
                 values = self._named_values(cls, annotation)
                 yield Field(stored.target, stored.line, values, shown(default.value) if default is not None else None)
 
     def _named_values(self, cls: Symbol, annotation: str) -> tuple[str, ...]:
         for word in re.findall(r"\w+", annotation):
-            found = self.reader.members(cls.path, word) if word[:1].isupper() and word != "Literal" else ()
+            found = (
+                self.reader.configuration.members(cls.path, word) if word[:1].isupper() and word != "Literal" else ()
+            )
             if found:
                 return found
         return tuple(re.findall(r"\"(\w+)\"", annotation)) if annotation.startswith("Literal[") else ()
@@ -138,25 +148,23 @@ class Options:
             if cls is None or definition.scope != cls.qualname or definition.name in _SILENT:
                 continue
             method = Symbol(cls.path, definition)
-            node = self.code.function(method)
-            if node is None:
-                continue
-            scope = local(self.reader, node, Scope(method.path, method.qualname, cls, Obj(cls, "")))
-            for place in guarded(node.body):
+            for place in self.reader.places(method, cls, Obj(cls, "")):
                 used = [a for a in _used(place.statement) if a.attr in names]
-                when = place.formula(self.reader, scope) if used and self._always_runs(definition) else True
+                when = place.formula if used and self._always_runs(definition) else True
                 into = _filled(place.statement) & names if _filled(place.statement) <= names else frozenset()
                 for attribute in used:
                     where = self.index.evidence(method.path, attribute.lineno)
                     out.setdefault(attribute.attr, []).append(Use(method, when, where, into))
-            for name, line in self._by_name(method, node):
+            node = self.code.function(method)
+            for name, line in self._by_name(method, node) if node is not None else ():
                 out.setdefault(name, []).append(Use(method, True, self.index.evidence(method.path, line)))
         return out
 
     def _by_name(self, method: Symbol, node: ast.AST) -> Iterator[tuple[str, int]]:
         """Options that a method reads with ``getattr`` over a table of names."""
         dynamic = any(
-            isinstance(n, ast.Call) and dotted(n.func) == "getattr" and not isinstance(n.args[1], ast.Constant) for n in ast.walk(node)
+            isinstance(n, ast.Call) and dotted(n.func) == "getattr" and not isinstance(n.args[1], ast.Constant)
+            for n in ast.walk(node)
         )
         tables = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if dynamic else set()
         lines = self.index.lines(method.path)
@@ -177,7 +185,9 @@ class Options:
                 key = verdict.name, verdict.value, label, verdict.status, verdict.reason
                 found.setdefault(key, ([], verdict.evidence))[0].append(method)
         return tuple(
-            OptionVerdict(name, value, status, "" if names == order[label, ""] else ", ".join(names), label, evidence, reason)
+            OptionVerdict(
+                name, value, status, "" if names == order[label, ""] else ", ".join(names), label, evidence, reason
+            )
             for (name, value, label, status, reason), (names, evidence) in found.items()
         )
 
@@ -189,12 +199,16 @@ class Options:
             if field.name in forced and field.name != self.methods.anchors.count_field:
                 effect = forced[field.name]
                 reason = f"completing the configuration sets it to {effect.value} for this method"
-                yield OptionVerdict(field.name, "", "overridden", method, label, (declared, self.methods.evidence(effect)), reason)
+                yield OptionVerdict(
+                    field.name, "", "overridden", method, label, (declared, self.methods.evidence(effect)), reason
+                )
                 continue
             reads = [a for a in self.accesses.get(field.name, ()) if a.path not in theirs]
             inner = self._inner_reads(field.name, method, theirs, frozenset())
             if not reads and not inner:
-                yield OptionVerdict(field.name, "", "ignored", method, label, (declared,), "nothing on this path reads it")
+                yield OptionVerdict(
+                    field.name, "", "ignored", method, label, (declared,), "nothing on this path reads it"
+                )
                 continue
             evidence = (declared, *(self.index.evidence(a.path, a.line) for a in reads[:3]), *inner[:2])
             yield OptionVerdict(field.name, "", "honoured", method, label, evidence)
@@ -211,7 +225,9 @@ class Options:
                 yield OptionVerdict(field.name, value, "honoured", method, label, lines)
             else:
                 reason = "what reads the option on this path does not ask for this value"
-                yield OptionVerdict(field.name, value, "ignored", method, label, (self._declared(field), *lines), reason)
+                yield OptionVerdict(
+                    field.name, value, "ignored", method, label, (self._declared(field), *lines), reason
+                )
 
     def _declared(self, field: Field) -> Evidence:
         assert self.methods.cls is not None
@@ -240,7 +256,9 @@ class Options:
 
     def _always_runs(self, definition: Definition) -> bool:
         """Whether a method runs for every configuration object: its initialiser, and what is registered as a validator."""
-        return definition.name == self.methods.anchors.initialiser or any("validator" in d for d in definition.decorators)
+        return definition.name == self.methods.anchors.initialiser or any(
+            "validator" in d for d in definition.decorators
+        )
 
     @cached_property
     def _called(self) -> Mapping[str, list[Formula]]:
@@ -248,15 +266,13 @@ class Options:
         cls = self.methods.cls
         out: dict[str, list[Formula]] = {}
         for definition in self.index.outline(cls.path).definitions if cls is not None else ():
-            node = self.code.function(Symbol(cls.path, definition)) if cls is not None and definition.scope == cls.qualname else None
-            if node is None or cls is None:
+            if cls is None or definition.scope != cls.qualname:
                 continue
-            scope = local(self.reader, node, Scope(cls.path, definition.qualname, cls, Obj(cls, "")))
-            for place in guarded(node.body):
-                for call in calls(place.statement):
+            for place in self.reader.places(Symbol(cls.path, definition), cls, Obj(cls, "")):
+                for call in place.calls:
                     head, _, name = dotted(call.func).rpartition(".")
                     if head in ("self", cls.name):
-                        when = place.formula(self.reader, scope) if self._always_runs(definition) else True
+                        when = place.formula if self._always_runs(definition) else True
                         out.setdefault(name, []).append(when)
         return out
 
@@ -266,7 +282,11 @@ class Options:
         theirs: set[str] = set(self._foreign_files(label))
         for found in self.proposers.found:
             own = found.proposer.runner == label and method in found.proposer.methods
-            files = {c.path for c in self.code.bases(found.site.cls)} if found.site.cls is not None else {found.site.maker.path}
+            files = (
+                {c.path for c in self.code.bases(found.site.cls)}
+                if found.site.cls is not None
+                else {found.site.maker.path}
+            )
             (mine if own else theirs).update(files)
         for verifier in self.verifiers:
             if verifier.runner:

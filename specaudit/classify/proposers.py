@@ -11,11 +11,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from specaudit.classify.code import Symbol, dotted
-from specaudit.classify.conditions import Formula, alternatives, conj, deviations, quiet, satisfiable, stated, usual, words
+from specaudit.classify.conditions import (
+    Formula,
+    alternatives,
+    conj,
+    deviations,
+    quiet,
+    satisfiable,
+    stated,
+    usual,
+    words,
+)
 from specaudit.classify.emission import Emission
 from specaudit.classify.methods import Methods
+from specaudit.classify.places import Place
 from specaudit.classify.runners import RunnerChoice
-from specaudit.classify.symbolic import Guarded, Reader, Scope, calls, guarded, local
+from specaudit.classify.symbolic import Reader
 from specaudit.classify.topology import Verdict, judge, possible
 from specaudit.engines.base import RunnerAnchor
 from specaudit.model import Condition, Evidence, Proposer, Reachable, Topology, TopologyVariant
@@ -67,6 +78,7 @@ class Proposers:
         self.index = reader.code.index
         self.choice = choice
         self.methods = methods
+        self.emissions = {a.label: Emission(reader, a.runs) for a in choice.present}
         self.sites = tuple(site for anchor in choice.present for site in self._sites(anchor))
         self.found = tuple(self._describe())
 
@@ -74,7 +86,11 @@ class Proposers:
 
     def _sites(self, anchor: RunnerAnchor) -> Iterator[Site]:
         outline = self.index.outline(anchor.path)
-        kept = {c.func.split(".")[1] for c in outline.calls if c.func.startswith("self.") and c.func.endswith(f".{anchor.entry}") and c.func.count(".") == 2}
+        kept = {
+            c.func.split(".")[1]
+            for c in outline.calls
+            if c.func.startswith("self.") and c.func.endswith(f".{anchor.entry}") and c.func.count(".") == 2
+        }
         places = [a for a in outline.assigns if a.target.startswith("self.") and a.target[5:] in kept]
         if not places and not kept:
             places = [a for a in outline.assigns if a.scope.startswith(f"{anchor.cls}.") and a.target.isidentifier()]
@@ -82,34 +98,36 @@ class Proposers:
             lines = {a.line: a.target.removeprefix("self.") for a in places if a.scope == scope}
             yield from self._made_in(anchor, anchor.path, scope, lines, _Way())
 
-    def _made_in(self, anchor: RunnerAnchor, path: str, scope: str, lines: Mapping[int, str], way: _Way) -> Iterator[Site]:
+    def _made_in(
+        self, anchor: RunnerAnchor, path: str, scope: str, lines: Mapping[int, str], way: _Way
+    ) -> Iterator[Site]:
         """The sites among the statements at ``lines`` of one function (all returns when ``lines`` is empty)."""
         function = self.code.definition(path, scope)
-        node = self.code.function(function) if function is not None else None
-        if function is None or node is None:
-            return
-        here = local(self.reader, node, Scope(path, scope, self.code.owner(function)))
-        for place in guarded(node.body):
+        for place in self.reader.places(function) if function is not None else ():
             statement = place.statement
             wanted = statement.lineno in lines if lines else isinstance(statement, ast.Return)
             if not wanted or not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Return)):
                 continue
-            for call in calls(statement):
+            for call in place.calls:
                 made = self.code.resolve(path, scope, dotted(call.func))
                 attribute = lines.get(statement.lineno, way.attribute)
-                formula = conj((way.formula, place.formula(self.reader, here)))
+                formula = conj((way.formula, place.formula))
                 passed = (*way.tests, *self._tests(place, path))
                 if made is not None and made.definition.kind == "class" and self._drafts(made, anchor):
                     yield Site(anchor, made, made, path, call.lineno, formula, passed, way.via, attribute)
                 elif made is not None and made.definition.kind == "function" and formula is not False:
-                    step = (*way.via, self.index.evidence(path, call.lineno), self.index.evidence(made.path, made.definition.line))
+                    step = (
+                        *way.via,
+                        self.index.evidence(path, call.lineno),
+                        self.index.evidence(made.path, made.definition.line),
+                    )
                     further = _Way(formula, passed, step, attribute)
                     inner = list(self._made_in(anchor, made.path, made.qualname, {}, further)) if lines else []
                     yield from inner
                     if lines and not inner and self._user_class(made):
                         yield Site(anchor, None, made, path, call.lineno, formula, passed, way.via, attribute)
 
-    def _tests(self, place: Guarded, path: str) -> tuple[Evidence, ...]:
+    def _tests(self, place: Place, path: str) -> tuple[Evidence, ...]:
         return tuple(self.index.evidence(path, test.lineno) for test, _ in place.tests)
 
     def _drafts(self, cls: Symbol, anchor: RunnerAnchor) -> bool:
@@ -132,7 +150,7 @@ class Proposers:
     # --- what they are
 
     def _describe(self) -> Iterator[Found]:
-        emissions = {a.label: Emission(self.reader, a.runs) for a in self.choice.present}
+        emissions = self.emissions
         for site in self.sites:
             ways = {}
             for method in self.methods.names:
@@ -147,15 +165,44 @@ class Proposers:
     def _proposer(self, site: Site, ways: Mapping[str, Formula], emission: Emission) -> Proposer:
         reachable, conditions = self._reach(site, ways)
         made_at = self.index.evidence(site.path, site.line)
-        name, target = (site.cls.name, site.cls) if site.cls is not None else (f"<user class> via {site.maker.name}()", site.maker)
+        name, target = (
+            (site.cls.name, site.cls) if site.cls is not None else (f"<user class> via {site.maker.name}()", site.maker)
+        )
         if site.cls is None:
             reason = "the class is named by the user and looked up at run time"
-            return Proposer(name, target.path, target.definition.line, tuple(ways), site.runner.label, "unknown", (), reachable, conditions, (made_at, self.index.evidence(target.path, target.definition.line)), reason)
+            return Proposer(
+                name,
+                target.path,
+                target.definition.line,
+                tuple(ways),
+                site.runner.label,
+                "unknown",
+                (),
+                reachable,
+                conditions,
+                (made_at, self.index.evidence(target.path, target.definition.line)),
+                reason,
+            )
         main, variants = self._topology(site, tuple(ways), emission)
-        evidence = tuple(dict.fromkeys((made_at, self.index.evidence(target.path, target.definition.line), *main.evidence)))
-        return Proposer(name, target.path, target.definition.line, tuple(ways), site.runner.label, main.topology, variants, reachable, conditions, evidence)
+        evidence = tuple(
+            dict.fromkeys((made_at, self.index.evidence(target.path, target.definition.line), *main.evidence))
+        )
+        return Proposer(
+            name,
+            target.path,
+            target.definition.line,
+            tuple(ways),
+            site.runner.label,
+            main.topology,
+            variants,
+            reachable,
+            conditions,
+            evidence,
+        )
 
-    def _topology(self, site: Site, methods: tuple[str, ...], emission: Emission) -> tuple[Verdict, tuple[TopologyVariant, ...]]:
+    def _topology(
+        self, site: Site, methods: tuple[str, ...], emission: Emission
+    ) -> tuple[Verdict, tuple[TopologyVariant, ...]]:
         assert site.cls is not None
         summary = emission.of(site.cls, site.runner.entry)
         assert summary is not None
@@ -165,7 +212,11 @@ class Proposers:
         for method, verdict in verdicts.items():
             option = self.methods.anchors.method_field
             own = (Condition(option, "option", "==", method, words(option, "==", method)),)
-            differs = [TopologyVariant(verdict.topology, own, (), verdict.evidence)] if verdict.topology != main.topology else []
+            differs = (
+                [TopologyVariant(verdict.topology, own, (), verdict.evidence)]
+                if verdict.topology != main.topology
+                else []
+            )
             for variant in (*differs, *verdict.variants):
                 when = self._with_tree(site, variant.topology, variant.when)
                 known = variants.get((variant.topology, when))
@@ -178,7 +229,9 @@ class Proposers:
         option = self.methods.anchors.tree_field
         if not topology.startswith("tree") or not option or site.cls is None:
             return when
-        shaped = any(f".{option}" in a.value for c in self.code.bases(site.cls) for a in self.code.assigns(c.path, c.qualname))
+        shaped = any(
+            f".{option}" in a.value for c in self.code.bases(site.cls) for a in self.code.assigns(c.path, c.qualname)
+        )
         return (*when, Condition(option, "option", "is set", "", words(option, "is set", ""))) if shaped else when
 
     def _reach(self, site: Site, ways: Mapping[str, Formula]) -> tuple[Reachable, tuple[Condition, ...]]:
@@ -209,7 +262,11 @@ class Proposers:
             for path in self.index.mentioning(b"class ", near):
                 for definition in self.index.outline(path).definitions:
                     cls = Symbol(path, definition)
-                    if definition.kind != "class" or (path, cls.qualname) in used or self.code.method(cls, anchor.entry) is None:
+                    if (
+                        definition.kind != "class"
+                        or (path, cls.qualname) in used
+                        or self.code.method(cls, anchor.entry) is None
+                    ):
                         continue
                     used.add((path, cls.qualname))
                     if not self._is_used(cls):
@@ -218,9 +275,14 @@ class Proposers:
     def _is_used(self, cls: Symbol) -> bool:
         for path in self.index.mentioning(cls.name.encode()):
             outline = self.index.outline(path)
-            if any(c.func == cls.name or c.func.endswith(f".{cls.name}") or c.func.startswith(f"{cls.name}.") for c in outline.calls):
+            if any(
+                c.func == cls.name or c.func.endswith(f".{cls.name}") or c.func.startswith(f"{cls.name}.")
+                for c in outline.calls
+            ):
                 return True
-            if any(base.partition("[")[0].rpartition(".")[2] == cls.name for d in outline.definitions for base in d.bases):
+            if any(
+                base.partition("[")[0].rpartition(".")[2] == cls.name for d in outline.definitions for base in d.bases
+            ):
                 return True
         return False
 
@@ -232,7 +294,19 @@ class Proposers:
         site = Site(anchor, cls, cls, cls.path, cls.definition.line, False, (), (), "")
         evidence = tuple(dict.fromkeys((line, *verdict.evidence)))
         reason = "nothing in the engine makes an object of this class"
-        proposer = Proposer(cls.name, cls.path, cls.definition.line, (), anchor.label, verdict.topology, (), "dead", (), evidence, reason)
+        proposer = Proposer(
+            cls.name,
+            cls.path,
+            cls.definition.line,
+            (),
+            anchor.label,
+            verdict.topology,
+            (),
+            "dead",
+            (),
+            evidence,
+            reason,
+        )
         return Found(proposer, site, {})
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.conditions import Formula, literals, usual
+from specaudit.classify.deciding import Request
 from specaudit.classify.methods import Methods
-from specaudit.classify.paths import Request
 from specaudit.classify.runners import RunnerChoice
-from specaudit.classify.symbolic import Reader, Scope, guarded, local
+from specaudit.classify.symbolic import Reader
 from specaudit.classify.values import Obj
 from specaudit.errors import ConfigurationError
 
@@ -34,7 +34,9 @@ class Refusals:
         field = self.methods.anchors.method_field
         asked = settings.get(field)
         if method not in known:
-            raise ConfigurationError(f"The engine has no method {method!r}.", f"It has: {', '.join(self.methods.names)}.")
+            raise ConfigurationError(
+                f"The engine has no method {method!r}.", f"It has: {', '.join(self.methods.names)}."
+            )
         if asked is not None and known.get(asked, asked) != known[method]:
             raise ConfigurationError(
                 f"The configuration says method {asked!r}, and method {method!r} was asked for.", "Give one of the two."
@@ -49,12 +51,20 @@ class Refusals:
         cls = self.methods.cls
         if cls is None or "." in option or option.isupper():
             return
-        annotation, _ = self.reader.declared(cls, option)
+        annotation, _ = self.reader.configuration.declared(cls, option)
         if not annotation:
-            names = sorted({a.target for a in self.code.assigns(cls.path, cls.qualname) if a.scope == cls.qualname and a.target.isidentifier()})
-            raise ConfigurationError(f"The speculative configuration has no option {option!r}.", f"It has: {', '.join(names)}.")
+            names = sorted(
+                {
+                    a.target
+                    for a in self.code.assigns(cls.path, cls.qualname)
+                    if a.scope == cls.qualname and a.target.isidentifier()
+                }
+            )
+            raise ConfigurationError(
+                f"The speculative configuration has no option {option!r}.", f"It has: {', '.join(names)}."
+            )
         for word in annotation.replace("|", " ").split():
-            allowed = self.reader.members(cls.path, word) if word[:1].isupper() else ()
+            allowed = self.reader.configuration.members(cls.path, word) if word[:1].isupper() else ()
             if allowed and value is not None and value not in allowed:
                 raise ConfigurationError(f"{option} cannot be {value!r}.", f"This engine knows: {', '.join(allowed)}.")
 
@@ -62,7 +72,9 @@ class Refusals:
         """Raises when a statement of the configuration that raises is reached under the settings that the user gave."""
         for method in self._completing():
             for raised, f in self._raised(method):
-                about = {lit.condition.option for lit in literals(f) if lit.condition is not None} & request.settings.keys()
+                about = {
+                    lit.condition.option for lit in literals(f) if lit.condition is not None
+                } & request.settings.keys()
                 if about and usual(self.methods.at(f, request.method, request.settings)) is True:
                     line = f"{method.path}:{raised.lineno}"
                     raise ConfigurationError(
@@ -73,19 +85,17 @@ class Refusals:
     def _completing(self) -> Iterator[Symbol]:
         cls = self.methods.cls
         for definition in self.reader.code.index.outline(cls.path).definitions if cls is not None else ():
-            always = definition.name == self.methods.anchors.initialiser or any("validator" in d for d in definition.decorators)
+            always = definition.name == self.methods.anchors.initialiser or any(
+                "validator" in d for d in definition.decorators
+            )
             if cls is not None and definition.scope == cls.qualname and always:
                 yield Symbol(cls.path, definition)
 
     def _raised(self, method: Symbol) -> Iterator[tuple[ast.Raise, Formula]]:
-        node = self.code.function(method)
         cls = self.methods.cls
-        if node is None or cls is None:
-            return
-        scope = local(self.reader, node, Scope(method.path, method.qualname, cls, Obj(cls, "")))
-        for place in guarded(node.body):
+        for place in self.reader.places(method, cls, Obj(cls, "")) if cls is not None else ():
             if isinstance(place.statement, ast.Raise):
-                yield place.statement, place.formula(self.reader, scope)
+                yield place.statement, place.formula
 
 
 def _message(raised: ast.Raise) -> str:

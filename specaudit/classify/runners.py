@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.conditions import (
@@ -25,8 +25,11 @@ from specaudit.classify.conditions import (
     stated,
     usual,
 )
-from specaudit.classify.symbolic import Reader, Scope, Walk, calls, guarded, local
+from specaudit.classify.places import Guarded, Place
+from specaudit.classify.scopes import Scope
+from specaudit.classify.symbolic import Reader
 from specaudit.classify.values import Obj, Ref, truth
+from specaudit.classify.walking import Walk
 from specaudit.engines.base import GateAnchor, RunnerAnchor
 from specaudit.model import Condition, Evidence, Runner
 
@@ -78,13 +81,11 @@ class RunnerChoice:
             for call in self.index.outline(worker.path).calls if cls is not None else ():
                 anchor = self._made_by(worker.path, call.scope, call.func)
                 method = self.code.definition(worker.path, call.scope) if anchor is not None else None
-                node = self.code.function(method) if method is not None else None
-                if anchor is None or node is None:
+                if anchor is None or method is None:
                     continue
-                scope = local(self.reader, node, Scope(worker.path, call.scope, cls))
-                for place in guarded(node.body):
-                    if any(c.lineno == call.line for c in calls(place.statement)):
-                        yield Choice(anchor.label, place.formula(self.reader, scope), self._worker_lines(place.tests, scope, call.line))
+                for place in self.reader.places(method, cls):
+                    if any(c.lineno == call.line for c in place.calls):
+                        yield Choice(anchor.label, place.formula, self._worker_lines(place, call.line))
 
     def _made_by(self, path: str, scope: str, func: str) -> RunnerAnchor | None:
         if not func.rpartition(".")[2][:1].isupper():
@@ -92,15 +93,18 @@ class RunnerChoice:
         made = self.code.resolve(path, scope, func)
         return next((r for r in self.present if made and (made.path, made.name) == (r.path, r.cls)), None)
 
-    def _worker_lines(self, tests: tuple[tuple[ast.expr, bool], ...], scope: Scope, line: int) -> tuple[Evidence, ...]:
+    def _worker_lines(self, place: Place, line: int) -> tuple[Evidence, ...]:
         """The flag's definition, the attribute that keeps it, and the line that makes the runner."""
         out: list[Evidence] = []
-        for test, _ in tests:
-            for attr in (n.attr for n in ast.walk(test) if isinstance(n, ast.Attribute) and dotted(n) == f"self.{n.attr}"):
-                for kept in self.code.attribute(scope.owner, attr)[:1] if scope.owner else ():
+        owner = place.scope.owner
+        for test, _ in place.tests:
+            for attr in (
+                n.attr for n in ast.walk(test) if isinstance(n, ast.Attribute) and dotted(n) == f"self.{n.attr}"
+            ):
+                for kept in self.code.attribute(owner, attr)[:1] if owner is not None else ():
                     out.extend(self._origin(kept.value))
                     out.append(self.index.evidence(kept.path, kept.line))
-        out.append(self.index.evidence(scope.path, line))
+        out.append(self.index.evidence(place.scope.path, line))
         return tuple(dict.fromkeys(out))
 
     def _origin(self, text: str) -> list[Evidence]:
@@ -108,37 +112,44 @@ class RunnerChoice:
         head, _, attr = text.rpartition(".")
         if head == self.engine.environment:
             return list(self.flag_lines(attr))
-        cls = self.reader.config_class(self.engine.config.engine_cls)
+        cls = self.reader.configuration.named(self.engine.config.engine_cls)
         method = self.code.method(cls, attr) if cls is not None else None
         return [self.index.evidence(method.path, method.definition.line)] if method is not None else []
 
     def flag_lines(self, flag: str) -> tuple[Evidence, ...]:
         """Where an environment flag is read."""
-        path = self.engine.environment_path
-        if path not in self.index.snapshot.files:
-            return ()
         quoted = f'"{flag}"'
-        for number, line in enumerate(self.index.lines(path), 1):
-            if quoted in line and ("getenv" in line or "environ" in line):
-                return (self.index.evidence(path, number),)
+        for path in self._present(self.engine.environment_path):
+            for number, line in enumerate(self.index.lines(path), 1):
+                if quoted in line and ("getenv" in line or "environ" in line):
+                    return (self.index.evidence(path, number),)
         return ()
 
     def _gate(self) -> tuple[Formula, tuple[Evidence, ...]]:
         """The formula of the newer engine generation; ``True`` when there is nothing to choose."""
         anchor = self.engine.gate
-        cls = self.code.definition(anchor.path, anchor.cls) if anchor and anchor.path in self.index.snapshot.files else None
-        method = self.code.method(cls, anchor.function) if anchor and cls else None
-        if anchor is None or cls is None or method is None:
+        if anchor is None or not any(
+            True for _ in self.index.mentioning(anchor.function.encode(), self._present(anchor.path))
+        ):
             return True, ()
-        supported = truth(self.reader.inline(method, Obj(cls, ""), {}, Scope(method.path, "")))
+        cls = self.code.definition(anchor.path, anchor.cls)
+        method = self.code.method(cls, anchor.function) if cls is not None else None
+        if cls is None or method is None:
+            return True, ()
+        supported = truth(self.reader.inline(method, Obj(cls, ""), Scope(method.path, "")))
         # a test that is not about a setting this reader knows asks for an unusual feature: not so by default
         supported = quiet(supported)
-        return self._gate_formula(anchor, supported), (*self.flag_lines(anchor.flag), self.index.evidence(method.path, method.definition.line))
+        return self._gate_formula(anchor, supported), (
+            *self.flag_lines(anchor.flag),
+            self.index.evidence(method.path, method.definition.line),
+        )
+
+    def _present(self, path: str) -> tuple[str, ...]:
+        return (path,) if path in self.index.snapshot.files else ()
 
     def _gate_formula(self, anchor: GateAnchor, supported: Formula) -> Formula:
-        flag = self.reader.flag(anchor.flag)
-        on = truth(flag if not isinstance(flag, Ref) else Ref("env", anchor.flag, flag.default, boolean=True))
-        return conj((on, supported))
+        default = self.reader.configuration.flag(anchor.flag).default
+        return conj((truth(Ref("env", anchor.flag, default, boolean=True)), supported))
 
     # --- what refuses a combination
 
@@ -146,19 +157,17 @@ class RunnerChoice:
         """Per runner: the formula under which a validator that runs for this runner only raises, and where it is called."""
         refused: dict[str, Formula] = {}
         lines: dict[str, tuple[Evidence, ...]] = {}
-        cls = self.reader.config_class(self.engine.config.engine_cls)
+        cls = self.reader.configuration.named(self.engine.config.engine_cls)
         method = self.code.method(cls, self.engine.config.initialiser) if cls is not None else None
-        node = self.code.function(method) if method is not None else None
-        if cls is None or method is None or node is None:
+        if cls is None or method is None:
             return refused, lines
-        scope = local(self.reader, node, Scope(method.path, method.qualname, cls, Obj(cls, "")))
-        for place in guarded(node.body):
+        for place in self.reader.places(method, cls, Obj(cls, "")):
             if not place.tests or not isinstance(place.statement, ast.Expr):
                 continue
-            for call in calls(place.statement):
+            for call in place.calls:
                 callee = self._validator(cls, call)
-                nearest = replace(place, tests=place.tests[-1:])
-                label = self._meant(nearest.formula(self.reader, scope)) if callee is not None else ""
+                nearest = Guarded(place.statement, place.tests[-1:])
+                label = self._meant(nearest.formula(self.reader, place.scope)) if callee is not None else ""
                 if callee is not None and label:
                     raised = self.raises(callee, Obj(cls, ""))
                     refused[label] = disj((refused.get(label, False), raised))
@@ -238,7 +247,11 @@ class RunnerChoice:
                 when = stated((*way, *default_way(fixed(f, way))))
                 defaults.append(Runner(method, label, True, when, lines))
             if plain is not True:
-                others.extend(Runner(method, label, False, stated(way), lines) for way in deviations(f) if _needs_setting(stated(way)))
+                others.extend(
+                    Runner(method, label, False, stated(way), lines)
+                    for way in deviations(f)
+                    if _needs_setting(stated(way))
+                )
         return (*defaults, *dict.fromkeys(others))
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from specaudit.classify.code import Code, Symbol, dotted
 from specaudit.classify.conditions import Formula
-from specaudit.classify.symbolic import Guarded, Reader, Scope, calls, guarded, local
+from specaudit.classify.places import places
+from specaudit.classify.scopes import Scope
+from specaudit.classify.symbolic import Reader
 from specaudit.classify.values import Opaque, Value
 from specaudit.engines.base import RunnerAnchor
 from specaudit.index import Call
@@ -28,103 +30,143 @@ class _Made:
 
     cls: Symbol
     attribute: str
-    scope: str
     line: int
 
 
-class Sampling:
-    """The way from one runner to its verifiers. ``live`` tells whether a formula can hold under the traced settings."""
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """A function on the way: what it is, and the calls in it that lead on."""
 
-    def __init__(self, reader: Reader, verifiers: Iterable[Verifier], live: Callable[[Formula], bool]) -> None:
+    function: Symbol
+    calls: tuple[_Leading, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Leading:
+    """One call that leads on, its formula, and what it enters; ``helper``: that accepts nothing itself."""
+
+    line: int
+    formula: Formula
+    target: _Entered
+    helper: bool
+
+
+class Sampling:
+    """The ways from the runners to their verifiers, read once for all requests."""
+
+    def __init__(self, reader: Reader, verifiers: Iterable[Verifier]) -> None:
         self.reader = reader
         self.code: Code = reader.code
         self.index = reader.code.index
-        self.live = live
         self.verifiers = tuple(verifiers)
         self.known = {(v.path, v.line): v for v in self.verifiers}
         self._leads: dict[tuple[str, str, str], bool] = {}
+        self._kept_by: dict[str, tuple[_Made, ...]] = {}
+        self._entered: dict[tuple[str, str], _Entered] = {}
 
-    def steps(self, runner: RunnerAnchor) -> tuple[Step, ...]:
-        """The steps from the line that makes the sampler to the kernels."""
+    def steps(self, runner: RunnerAnchor, live: Callable[[Formula], bool]) -> tuple[Step, ...]:
+        """The steps from the line that makes the sampler to the kernels; ``live`` tells which formulas can hold."""
         out: list[Step] = []
         for made in self._kept(runner):
             out.append((runner.path, made.line, "sampler"))
-            for call in self.index.outline(runner.path).calls:
-                if call.func == f"self.{made.attribute}" and self._reached(runner.path, call):
-                    out.extend(self._call(runner.path, call))
-                    entry = self.code.method(made.cls, "forward") or self.code.method(made.cls, "__call__")
-                    if entry is not None:
-                        out.extend(self._inside(made.cls, entry, {}, ()))
-                    break
+            call = next((c for c in self._uses(runner, made) if live(self._formula(runner.path, c))), None)
+            if call is not None:
+                out.extend(self._call(runner.path, call))
+                out.extend(self._shown(self._entry(made), live))
         return tuple(dict.fromkeys(out))
 
-    def _kept(self, runner: RunnerAnchor) -> Iterator[_Made]:
+    def _kept(self, runner: RunnerAnchor) -> tuple[_Made, ...]:
+        if runner.label not in self._kept_by:
+            self._kept_by[runner.label] = tuple(self._search(runner))
+        return self._kept_by[runner.label]
+
+    def _search(self, runner: RunnerAnchor) -> Iterator[_Made]:
         classes = {(v.path, v.line) for v in self.verifiers if v.role == "class" and v.runner == runner.label}
+        names = {v.name for v in self.verifiers if v.role == "class"}
         for stored in self.index.outline(runner.path).assigns:
-            if not stored.target.startswith("self."):
-                continue
             name = stored.value.partition("(")[0]
-            made = self.code.resolve(runner.path, stored.scope, name) if name[:1].isupper() else None
-            if made is not None and (made.path, made.definition.line) in classes:
-                yield _Made(made, stored.target[5:], stored.scope, stored.line)
+            imported = self.code.imported_from(runner.path, stored.scope, name) if name[:1].isupper() else ""
+            if stored.target.startswith("self.") and imported.rpartition(".")[2] in names:
+                made = self.code.resolve(runner.path, stored.scope, name)
+                if made is not None and (made.path, made.definition.line) in classes:
+                    yield _Made(made, stored.target[5:], stored.line)
 
-    def _reached(self, path: str, call: Call) -> bool:
+    def _uses(self, runner: RunnerAnchor, made: _Made) -> Iterator[Call]:
+        return (c for c in self.index.outline(runner.path).calls if c.func == f"self.{made.attribute}")
+
+    def _formula(self, path: str, call: Call) -> Formula:
         function = self.code.definition(path, call.scope)
-        place = self._place(function, call.line) if function is not None else None
-        return place is None or self.live(place[0].formula(self.reader, place[1]))
-
-    def _place(self, function: Symbol, line: int, owner: Symbol | None = None) -> tuple[Guarded, Scope] | None:
-        node = self.code.function(function)
-        if node is None:
-            return None
-        scope = local(self.reader, node, Scope(function.path, function.qualname, owner or self.code.owner(function)))
-        for place in guarded(node.body):
-            if any(c.lineno == line for c in calls(place.statement)):
-                return place, scope
-        return None
+        for place in self.reader.places(function) if function is not None else ():
+            if any(c.lineno == call.line for c in place.calls):
+                return place.formula
+        return True
 
     def _call(self, path: str, call: Call) -> Iterator[Step]:
         """The call itself, and the arguments that are literally absent."""
         yield path, call.line, "sampler"
         function = self.code.definition(path, call.scope)
-        node = self.code.function(function) if function is not None else None
-        for inner in ast.walk(node) if node is not None else ():
-            if isinstance(inner, ast.Call) and inner.lineno == call.line and dotted(inner.func) == call.func:
-                for argument in inner.args:
-                    if isinstance(argument, ast.Constant) and argument.value is None:
-                        yield path, argument.lineno, "sampler"
+        for place in self.reader.places(function) if function is not None else ():
+            for inner in place.calls:
+                if inner.lineno == call.line and dotted(inner.func) == call.func:
+                    absent = (a for a in inner.args if isinstance(a, ast.Constant) and a.value is None)
+                    yield from ((path, argument.lineno, "sampler") for argument in absent)
 
-    def _inside(self, cls: Symbol | None, function: Symbol, bound: Mapping[str, Value], seen: tuple[Symbol, ...]) -> Iterator[Step]:
-        """The steps inside one function: its own line, then what leads on; accepting kernels before their helpers.
-
-        ``bound`` holds what is known of its parameters from the call that entered it.
-        """
+    def _shown(self, entered: _Entered | None, live: Callable[[Formula], bool]) -> Iterator[Step]:
+        """A function's own line, then what leads on; accepting kernels before their helpers."""
+        if entered is None:
+            return
+        function = entered.function
         verifier = self.known.get((function.path, function.definition.line))
-        yield function.path, function.definition.line, "kernel" if verifier is not None and verifier.role == "kernel" else "sampler"
+        yield (
+            function.path,
+            function.definition.line,
+            "kernel" if verifier is not None and verifier.role == "kernel" else "sampler",
+        )
+        found = [c for c in entered.calls if live(c.formula)]
+        for helpers in (False, True):
+            group = [c for c in found if c.helper == helpers]
+            yield from ((function.path, call.line, "sampler") for call in group)
+            for call in group:
+                yield from self._bound(call.target.function)
+                yield from self._shown(call.target, live)
+
+    # --- reading, once
+
+    def _entry(self, made: _Made) -> _Entered | None:
+        key = made.cls.path, made.cls.qualname
+        if key not in self._entered:
+            entry = self.code.method(made.cls, "forward") or self.code.method(made.cls, "__call__")
+            if entry is None:
+                return None
+            self._entered[key] = self._enter(made.cls, entry, {}, ())
+        return self._entered[key]
+
+    def _enter(
+        self, cls: Symbol | None, function: Symbol, bound: Mapping[str, Value], seen: tuple[Symbol, ...]
+    ) -> _Entered:
+        """What leads on inside a function; ``bound`` is what is known of its parameters from the call that entered it."""
         node = self.code.function(function)
         if function in seen or node is None:
-            return
-        scope = local(self.reader, node, Scope(function.path, function.qualname, cls), bound)
-        found: list[tuple[ast.Call, Symbol]] = []
-        for place in guarded(node.body):
-            for call in calls(place.statement):
+            return _Entered(function)
+        out: list[_Leading] = []
+        for place in places(self.reader, node, Scope(function.path, function.qualname, cls), bound):
+            for call in place.calls:
                 target = self._target(cls, function, call)
-                if target is not None and self._leading(cls, target) and self.live(place.formula(self.reader, scope)):
-                    found.append((call, target))
-        for helpers in (False, True):
-            group = sorted(((c, t) for c, t in found if (self._walk(t) == "helper") == helpers), key=lambda p: p[0].lineno)
-            for call, _ in group:
-                yield function.path, call.lineno, "sampler"
-            for call, target in group:
-                yield from self._bound(target)
+                if target is None or not self._leading(cls, target):
+                    continue
                 own = cls if self.code.owner(target) is not None else None
-                yield from self._inside(own, target, self._arguments(call, target, scope), (*seen, function))
+                given = self._arguments(call, target, place.scope)
+                inner = self._enter(own, target, given, (*seen, function))
+                out.append(_Leading(call.lineno, place.formula, inner, self._walk(target) == "helper"))
+        return _Entered(function, tuple(sorted(out, key=lambda c: c.line)))
 
     def _arguments(self, call: ast.Call, target: Symbol, scope: Scope) -> dict[str, Value]:
         """What is known of the arguments, by the name of the parameter that they meet."""
         params = [p for p in target.definition.params if p != "self"]
         given = {k.arg: k.value for k in call.keywords if k.arg is not None}
-        given |= {name: value for name, value in zip(params, call.args, strict=False) if not isinstance(value, ast.Starred)}
+        given |= {
+            name: value for name, value in zip(params, call.args, strict=False) if not isinstance(value, ast.Starred)
+        }
         found = {name: self.reader.value(value, scope) for name, value in given.items()}
         return {name: value for name, value in found.items() if not isinstance(value, Opaque)}
 

@@ -44,7 +44,11 @@ def judge(emission: Emission, summary: Summary, settings: Mapping[str, str | Non
             changed[c.option] = c.value if c.op in ("==", "in") else settings.get(c.option)
         live = _live(summary.events, changed)
         other, lines = _of(emission, live)
-        if _fits(live, settings, summary.events) and other != topology and not any(v.topology == other for v in variants):
+        if (
+            _fits(live, settings, summary.events)
+            and other != topology
+            and not any(v.topology == other for v in variants)
+        ):
             variants.append(TopologyVariant(other, way, (), lines))
     return Verdict(topology, shown, tuple(variants))
 

@@ -21,10 +21,15 @@ def _drafting(reader: Reader, proposers: Proposers) -> TreePart:
     read: set[str] = set()
     for entry in proposers.found:
         proposer = entry.proposer
-        read.update(c.path for c in reader.code.bases(entry.site.cls)) if entry.site.cls is not None else read.add(proposer.path)
+        read.update(c.path for c in reader.code.bases(entry.site.cls)) if entry.site.cls is not None else read.add(
+            proposer.path
+        )
         if proposer.reachable == "dead":
             continue
-        for topology, evidence in ((proposer.topology, proposer.evidence), *((v.topology, v.evidence) for v in proposer.variants)):
+        for topology, evidence in (
+            (proposer.topology, proposer.evidence),
+            *((v.topology, v.evidence) for v in proposer.variants),
+        ):
             if topology in found:
                 found[topology].extend(evidence)
     for topology, verdict in (("tree-dynamic", "dynamic"), ("tree-static", "static")):
@@ -32,7 +37,9 @@ def _drafting(reader: Reader, proposers: Proposers) -> TreePart:
             lines = (*dict.fromkeys(found[topology]), *_configured(reader))
             return TreePart(verdict, lines, reason="a proposer emits several candidates per position")
     unknown = tuple(
-        NotLooked(entry.proposer.name, entry.proposer.reason) for entry in proposers.found if entry.proposer.topology == "unknown"
+        NotLooked(entry.proposer.name, entry.proposer.reason)
+        for entry in proposers.found
+        if entry.proposer.topology == "unknown"
     )
     asked = "does any proposer emit more than one candidate per position"
     return TreePart("none", (), index.searched(read, asked, len(proposers.found)), unknown)
@@ -41,9 +48,13 @@ def _drafting(reader: Reader, proposers: Proposers) -> TreePart:
 def _configured(reader: Reader) -> tuple[Evidence, ...]:
     """Where the user's tree is declared."""
     option = reader.engine.config.tree_field
-    cls = reader.config_class(reader.engine.config.cls)
+    cls = reader.configuration.named(reader.engine.config.cls)
     stored = reader.code.assigns(cls.path, cls.qualname) if cls is not None and option else ()
-    return tuple(reader.code.index.evidence(cls.path, a.line) for a in stored if cls is not None and a.target == option and a.scope == cls.qualname)
+    return tuple(
+        reader.code.index.evidence(cls.path, a.line)
+        for a in stored
+        if cls is not None and a.target == option and a.scope == cls.qualname
+    )
 
 
 def _attention(reader: Reader) -> TreePart:
@@ -70,12 +81,18 @@ def _attention(reader: Reader) -> TreePart:
 
 def _verification(reader: Reader, verifiers: tuple[Verifier, ...]) -> TreePart:
     index = reader.code.index
-    trees = [v for v in verifiers if v.reachable != "dead" and (v.walk == "tree" or any(w.walk == "tree" for w in v.variants))]
+    trees = [
+        v
+        for v in verifiers
+        if v.reachable != "dead" and (v.walk == "tree" or any(w.walk == "tree" for w in v.variants))
+    ]
     if trees:
         lines = tuple(dict.fromkeys(e for v in trees for e in (*v.evidence, *v.called_from)))
         return TreePart("tree-walk", lines, reason="the next index is looked up among the children of the accepted one")
     compiled = [NotLooked(v.name, v.reason or "its body is compiled") for v in verifiers if v.role == "compiled"]
     unread = [n for n in index.snapshot.not_looked if "op" in n.what]
     paths = {v.path for v in verifiers if v.path in index.snapshot.files}
-    searched = index.searched(paths, "does any verifier choose its next index among the children of the accepted one", len(verifiers))
+    searched = index.searched(
+        paths, "does any verifier choose its next index among the children of the accepted one", len(verifiers)
+    )
     return TreePart("none", (), searched, (*compiled, *unread))

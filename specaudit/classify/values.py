@@ -51,13 +51,6 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
-    """Set, and not ``None``; no more is known."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Cases:
     """One of several values, each under its formula; the first that holds counts."""
 
@@ -71,7 +64,7 @@ class Opaque:
     text: str
 
 
-Value = Const | Ref | Obj | Platform | Truth | Some | Cases | Opaque
+Value = Const | Ref | Obj | Platform | Truth | Cases | Opaque
 
 
 def truth(value: Value) -> Formula:
@@ -83,7 +76,7 @@ def truth(value: Value) -> Formula:
             return f
         case Ref():
             return _flag(value)
-        case Obj() | Some() | Platform():
+        case Obj() | Platform():
             return True
         case Cases(cases):
             return choose(cases, truth)

@@ -52,7 +52,8 @@ class ConfigAnchor:
     """The configuration of speculative decoding.
 
     ``objects`` maps the names under which configuration objects travel (attributes, parameters, locals) to their class;
-    ``renamed`` the names of locals and parameters that carry one field to that field.
+    ``renamed`` the names of locals and parameters that carry one field to that field. Settings below one of ``models`` are
+    facts of a model. ``named`` are the fields that are filled before anything else is decided (a draft model is named).
     ``method_field`` holds the method's name, ``method_type`` is the ``Literal`` of all of them, ``count_field`` the number of
     drafted tokens, ``tree_field`` the user's tree, ``backend_field`` the attention backend of the drafter.
     ``initialiser`` is the method that completes a configuration object.
@@ -69,6 +70,8 @@ class ConfigAnchor:
     tree_field: str = ""
     backend_field: str = ""
     renamed: tuple[tuple[str, str], ...] = ()
+    models: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
