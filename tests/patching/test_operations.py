@@ -32,14 +32,22 @@ LAYERS, SLOTS = "dflash-layer-ids", "lookahead-slots"
 SCHEDULER = "vllm/v1/core/sched/scheduler.py"
 
 
+@pytest.fixture(scope="session")
+def cached(release: Release, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """0.20.1 as a package manager's cache holds it."""
+    folder = tmp_path_factory.mktemp("cached") / "vllm-0.20.1"
+    subprocess.run(["cp", "-a", str(release("0.20.1")), str(folder)], check=True)
+    return folder
+
+
 @pytest.fixture
-def copy(release: Release, tmp_path: Path) -> Copy:
-    """``copy("a")``: 0.20.1 in a folder of its own, every file a hard link to the cached release, as uv installs it."""
+def copy(cached: Path, tmp_path: Path) -> Copy:
+    """``copy("a")``: 0.20.1 in a folder of its own, every file a hard link to the cache, as uv installs it."""
 
     def make(name: str) -> Path:
         target = tmp_path / name / "site-packages"
         target.parent.mkdir()
-        subprocess.run(["cp", "-al", str(release("0.20.1")), str(target)], check=True)
+        subprocess.run(["cp", "-al", str(cached), str(target)], check=True)
         return target
 
     return make
@@ -76,18 +84,18 @@ def sources(site: Path) -> dict[str, str]:
 
 
 def test_apply_verify_revert_on_a_real_release(
-    copy: Copy, opened: Callable[[Path], Place], journals: Path, release: Release
+    copy: Copy, opened: Callable[[Path], Place], journals: Path, cached: Path
 ) -> None:
     site = copy("a")
-    before, cached = tree.facts(site), sources(release("0.20.1"))
+    before, shared = tree.facts(site), sources(cached)
     assert not apply(opened(site), LAYERS, SLOTS, journals=journals)
     found = verify(opened(site))
     assert found.problems == ()
     assert found.recipes == (LAYERS, SLOTS)
     assert len(found.repaired) == 4
     assert found.compiled == 4
-    assert sources(release("0.20.1")) == cached
-    changed = {path for path, sha in sources(site).items() if sha != cached[path]}
+    assert sources(cached) == shared
+    changed = {path for path, sha in sources(site).items() if sha != shared[path]}
     facts = opened(site).snapshot().engine
     assert set(facts.patched) == changed
     assert not set(facts.modified) & changed
@@ -367,7 +375,7 @@ def test_a_plan_names_environments_that_share_a_file(
     prepared = prepare(opened(site), named([SLOTS]))
     (shared,) = prepared.surroundings.shared
     assert shared.others == (str(twin / "scheduler.py"),)
-    assert shared.unknown == (site / SCHEDULER).stat().st_nlink - 2  # the cached release
+    assert shared.unknown == (site / SCHEDULER).stat().st_nlink - 2  # the cache
     assert prepared.surroundings.aliases == (f"{alias}/vllm",)
     text = "\n".join(line for line, _ in plan_lines("x", prepared))
     assert f"{twin}/scheduler.py shares {SCHEDULER}: it keeps the old content" in text

@@ -9,6 +9,7 @@ from specaudit.patching.recipes.ddtree_files import (
     MODULE,
     edit_attention,
     edit_configuration,
+    expect,
     install_package,
     tree_verdict,
 )
@@ -16,6 +17,42 @@ from specaudit.patching.workspace import Workspace
 
 RUNNER = "vllm/v1/worker/gpu/model_runner.py"
 FACTORY = "vllm/v1/worker/gpu/spec_decode/__init__.py"
+SPEC = "vllm/v1/worker/gpu/spec_decode"
+#: What the installed modules override and call, with the parameters they rely on.
+RELIED_ON = {
+    f"{SPEC}/dflash/speculator.py": {
+        "DFlashSpeculator.__init__": "self vllm_config device",
+        "DFlashSpeculator.init_cudagraph_manager": "self cudagraph_mode",
+        "DFlashSpeculator.capture": "self",
+        "DFlashSpeculator.propose": "self input_batch attn_metadata slot_mappings last_hidden_states aux_hidden_states "
+        "num_sampled num_rejected last_sampled next_prefill_tokens temperature seeds",
+    },
+    f"{SPEC}/speculator.py": {
+        "DraftModelSpeculator.sample_draft": "self hidden_states sample_src_positions idx_mapping",
+        "DraftModelSpeculator.compute_draft_logits": "self hidden_states spec_step_idx",
+    },
+    f"{SPEC}/rejection_sampler.py": {
+        "get_max_chunk_logits": "vocab_size",
+        "RejectionSampler.__init__": "self sampler spec_config device",
+        "RejectionSampler.__call__": "self logits input_batch draft_logits invalid_drafts",
+        "RejectionSampler._verify": "self logits draft_logits draft_sampled pos cu_num_logits idx_mapping "
+        "idx_mapping_np expanded_idx_mapping expanded_local_pos seq_lens_upper_bound_np verify_draft_sampled",
+        "RejectionSampler._verify_in_chunks": "self logits input_batch draft_logits draft_sampled pos "
+        "max_chunk_logits max_num_logprobs verify_draft_sampled",
+        "RejectionSampler._get_logprobs_tensors": "self sampled num_sampled logits cu_num_logits cu_num_logits_np "
+        "max_num_logprobs",
+    },
+    "vllm/v1/worker/gpu/input_batch.py": {
+        "get_num_sampled_and_rejected": "num_sampled seq_lens cu_num_logits idx_mapping prefill_len",
+    },
+    "vllm/v1/worker/gpu/sample/gumbel.py": {
+        "gumbel_sample": "logits expanded_idx_mapping temperature seed pos apply_temperature is_drafting",
+    },
+    "vllm/v1/worker/gpu/sample/sampler.py": {
+        "Sampler.apply_sampling_params": "self logits expanded_idx_mapping idx_mapping idx_mapping_np pos input_ids "
+        "expanded_local_pos seq_lens_upper_bound_np",
+    },
+}
 
 
 class DDTree(Recipe):
@@ -37,6 +74,7 @@ class DDTree(Recipe):
 
     def write(self, work: Workspace, present: frozenset[str]) -> None:
         """New files, then attention, configuration and runner; the factory, which is the switch, last."""
+        expect(work, RELIED_ON)
         install_package(work, "v2")
         edit_attention(work)
         edit_configuration(work, "v2")

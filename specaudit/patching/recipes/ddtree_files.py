@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.resources import files
 
+from specaudit.errors import RecipeRefused
 from specaudit.index import Index
 from specaudit.patching.workspace import Workspace
 
@@ -22,6 +24,27 @@ def install_package(work: Workspace, runner: str) -> None:
         for file in sorted(source.joinpath(folder).iterdir(), key=lambda file: file.name):
             if file.name.endswith(".py") and file.name not in LEFT_OUT:
                 work.add("/".join(part for part in (PACKAGE, folder, file.name) if part), file.read_bytes())
+
+
+def expect(work: Workspace, signatures: Mapping[str, Mapping[str, str]]) -> None:
+    """The installed package overrides and calls functions of the engine: they must take what it gives them.
+
+    Args:
+        signatures: per file, qualified names with the parameters that the package relies on, in order; more may follow.
+
+    Raises:
+        RecipeRefused: a function is missing or takes something else.
+    """
+    hint = "This release has another shape; the recipe was not written for it."
+    for path, functions in signatures.items():
+        outline = work.index.outline(path)
+        for qualname, text in functions.items():
+            definition, wanted = outline.definition(qualname), tuple(text.split())
+            if definition is None:
+                raise RecipeRefused(f"{path} has no {qualname}.", hint)
+            if definition.params[: len(wanted)] != wanted:
+                takes = f"({', '.join(definition.params)}), not ({', '.join(wanted)})"
+                raise RecipeRefused(f"{path}: {qualname} takes {takes}.", hint)
 
 
 def edit_attention(work: Workspace) -> None:

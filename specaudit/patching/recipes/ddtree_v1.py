@@ -9,6 +9,7 @@ from specaudit.patching.recipes.ddtree_files import (
     MODULE,
     edit_attention,
     edit_configuration,
+    expect,
     install_package,
     tree_verdict,
 )
@@ -17,6 +18,30 @@ from specaudit.patching.workspace import Workspace
 RUNNER = "vllm/v1/worker/gpu_model_runner.py"
 SCHEDULER = "vllm/v1/core/sched/scheduler.py"
 READ = f"from {MODULE}.engine.settings import read as read_ddtree"
+#: What the installed modules override and call, with the parameters they rely on.
+RELIED_ON = {
+    "vllm/v1/spec_decode/dflash.py": {
+        "DFlashProposer.__init__": "self vllm_config device runner",
+        "DFlashProposer.set_inputs_first_pass": "self target_token_ids next_token_ids target_positions "
+        "target_hidden_states token_indices_to_sample cad num_rejected_tokens_gpu",
+    },
+    "vllm/v1/spec_decode/llm_base_proposer.py": {
+        "SpecDecodeBaseProposer._greedy_sample": "self hidden_states",
+        "SpecDecodeBaseProposer.propose": "self target_token_ids target_positions target_hidden_states next_token_ids "
+        "token_indices_to_sample common_attn_metadata sampling_metadata mm_embed_inputs num_rejected_tokens_gpu",
+    },
+    "vllm/v1/sample/rejection_sampler.py": {
+        "RejectionSampler.__init__": "self sampler spec_config device",
+        "RejectionSampler.forward": "self metadata draft_probs logits sampling_metadata",
+        "RejectionSampler.apply_logits_processors": "self logits sampling_metadata metadata",
+        "RejectionSampler._combine_outputs_with_spec_tokens": "output_token_ids spec_token_ids",
+        "apply_sampling_constraints": "logits cu_num_draft_tokens sampling_metadata",
+    },
+    RUNNER: {
+        "GPUModelRunner._prepare_inputs": "self scheduler_output num_scheduled_tokens",
+        "GPUModelRunner._compute_prev_positions": "self num_reqs",
+    },
+}
 
 
 class DDTreeV1(Recipe):
@@ -40,6 +65,7 @@ class DDTreeV1(Recipe):
 
     def write(self, work: Workspace, present: frozenset[str]) -> None:
         """New files, then attention, configuration, scheduler; the runner, which is the switch, last."""
+        expect(work, RELIED_ON)
         install_package(work, "v1")
         edit_attention(work)
         edit_configuration(work, "v1")
