@@ -34,8 +34,13 @@ check-readme: $(BIN)/.dev ## Compare the README's help texts with the program.
 releases: $(BIN)/.runtime ## Scan every vLLM release from 0.9.2 to 0.33.0 and two of SGLang.
 	$(BIN)/specaudit scan $(shell cat benchmarks/releases.txt) --no-rules --brief
 
-bench: $(BIN)/.dev ## Time the scan beside semgrep, ast-grep and grep; prints a Markdown table.
+bench: $(BIN)/.dev .bench/bin/semgrep ## Time the scan beside semgrep, ast-grep and grep; prints a Markdown table.
 	$(BIN)/python benchmarks/scan.py
+
+.bench/bin/semgrep: benchmarks/tools.txt
+	$(PYTHON) -m venv .bench
+	.bench/bin/python -m pip --disable-pip-version-check --quiet install -r benchmarks/tools.txt
+	@touch $@
 
 lock: $(BIN)/.dev ## Write constraints.txt: the versions that pip resolves today.
 	$(BIN)/python .ci/lock.py > constraints.txt.new && mv constraints.txt.new constraints.txt
@@ -44,7 +49,7 @@ schemas: $(BIN)/.dev ## Write the JSON schemas that reports/ publishes.
 	$(BIN)/python -c 'import pathlib; from specaudit import document as d; d.publish_schemas(pathlib.Path("reports"))'
 
 clean: ## Remove what was built; the cache of releases is under ~/.cache/specaudit.
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer found; pass PYTHON=/path/to/python3." >&2; exit 1; }
