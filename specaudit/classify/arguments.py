@@ -1,7 +1,8 @@
-"""Which tensor meets which parameter: the arguments of a launch, through the function that a decorator binds to a kernel.
+"""Which tensor meets which parameter: the arguments of a launch, through the function that a decorator binds to a
+kernel.
 
-Tensors are told apart by the source text of the argument in the launching function: ``target_probs`` there is one tensor,
-whatever two kernels call it.
+Tensors are told apart by the source text of the argument in the launching function: ``target_probs`` there is one
+tensor, whatever two kernels call it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who calls, launches or holds what, upwards: from a kernel to the runner that reaches it.
 
-Calls are matched by name first and confirmed by resolving the name where it stands; a kernel that a decorator binds to a
-function is called where that function is; an object is called where the attribute that holds it is.
+Calls are matched by name first and confirmed by resolving the name where it stands; a kernel that a decorator binds
+to a function is called where that function is; an object is called where the attribute that holds it is.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _RARE = 6  # files that define a method of that name
 class Site:
     """One place that uses a function: ``scope`` is the qualified name of the function that it stands in.
 
-    ``how``: called or launched there, ``bound`` to the function of that scope by its decorator, or ``held`` (an object of
-    its class is made there).
+    ``how``: called or launched there, ``bound`` to the function of that scope by its decorator, or ``held`` (an
+    object of its class is made there).
     """
 
     path: str
@@ -112,7 +112,11 @@ class Callers:
 
     def _hands_on(self, path: str, assign: Assign, symbol: Symbol) -> bool:
         """``run = ours`` or ``run = ours if … else other``."""
-        if not _word(assign.value, symbol.name) or f"{symbol.name}(" in assign.value or f"{symbol.name}[" in assign.value:
+        if (
+            not _word(assign.value, symbol.name)
+            or f"{symbol.name}(" in assign.value
+            or f"{symbol.name}[" in assign.value
+        ):
             return False
         return self._means(path, assign.scope, symbol.name, symbol)
 
@@ -133,7 +137,9 @@ class Callers:
                 yield from self._on_class(cls, symbol)
 
     def _by_name(self, symbol: Symbol) -> Iterator[Site]:
-        """Calls of a method of that name on something whose class is not told: the last resort, and only for rare names."""
+        """Calls of a method of that name on something whose class is not told: the last resort, and only for rare
+        names.
+        """
         places = self.mentioning(f".{symbol.name}(")
         defined = [path for path in self.mentioning(f"def {symbol.name}(") if self._defines(path, symbol.name)]
         if len(defined) > _RARE or symbol.name.startswith("__"):
@@ -141,9 +147,9 @@ class Callers:
         for path in places:
             for call in self.index.outline(path).calls:
                 base = call.func.rpartition(".")[0]
-                if call.name == symbol.name and base not in ("", "self", "cls", "super()"):
-                    if self.code.resolve(path, call.scope, base) is None:
-                        yield Site(path, call.line, call.scope, call)
+                other = call.name == symbol.name and base not in ("", "self", "cls", "super()")
+                if other and self.code.resolve(path, call.scope, base) is None:
+                    yield Site(path, call.line, call.scope, call)
 
     def _defines(self, path: str, name: str) -> bool:
         return any(d.name == name and d.scope for d in self.index.outline(path).definitions)
@@ -203,9 +209,9 @@ class Callers:
             yield here
             for path in self.mentioning(here.name):
                 for definition in self.index.outline(path).definitions:
-                    if definition.kind == "class" and any(_word(base, here.name) for base in definition.bases):
-                        if any(self._means(path, definition.scope, base, here) for base in definition.bases):
-                            todo.append(Symbol(path, definition))
+                    named = [base for base in definition.bases if _word(base, here.name)]
+                    if any(self._means(path, definition.scope, base, here) for base in named):
+                        todo.append(Symbol(path, definition))
 
     def holders(self, cls: Symbol) -> tuple[Holder, ...]:
         """Where objects of exactly that class are kept, followed through arguments of constructors."""

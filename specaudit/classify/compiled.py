@@ -1,8 +1,8 @@
 """Compiled operators that stand in an accepting function's place: their bodies are not in the source.
 
-Two ways lead to them. A platform replaces an accepting kernel by a function (by assignment, or by the kernel's dotted name in
-a table), and that function calls an operator. Or a dispatcher calls an operator beside accepting code, or hands it the links
-of a tree: then what the caller passes tells how it walks.
+Two ways lead to them. A platform replaces an accepting kernel by a function (by assignment, or by the kernel's dotted
+name in a table), and that function calls an operator. Or a dispatcher calls an operator beside accepting code, or
+hands it the links of a tree: then what the caller passes tells how it walks.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ class Operator:
 
 
 class Operators:
-    """Finds operators that verify: those that are handed a tree's links and the target's choice, and those beside acceptance."""
+    """Finds operators that verify: those that are handed a tree's links and the target's choice, and those beside
+    acceptance.
+    """
 
     def __init__(self, callers: Callers) -> None:
         self.callers = callers
@@ -174,7 +176,11 @@ class Operators:
             return False
         for site in self.callers.sites(function):
             above = self.callers.enclosing(site)
-            given = meet([p for p in function.definition.params if p not in ("self", "cls")], site.call) if site.call else {}
+            given = (
+                meet([p for p in function.definition.params if p not in ("self", "cls")], site.call)
+                if site.call
+                else {}
+            )
             if above is not None and name in given and self._of_target(above, given[name], depth + 1):
                 return True
         return False
@@ -204,7 +210,9 @@ class Operators:
         for call in _calls(block):
             name = dotted(call.func)
             module = self.code.imported_from(function.path, function.qualname, name)
-            outside = name.startswith(_NAMESPACE) or (module and module.partition(".")[0] not in (*_LIBRARIES, self.code.package))
+            outside = name.startswith(_NAMESPACE) or (
+                module and module.partition(".")[0] not in (*_LIBRARIES, self.code.package)
+            )
             if outside and len(call.args) + len(call.keywords) >= _FEW:
                 evidence = self.index.evidence(function.path, call.lineno)
                 yield Operator(name.rpartition(".")[2], function, evidence, ())

@@ -1,7 +1,8 @@
 """What else a dispatcher launches: helpers that take part in the arithmetic of acceptance, and pre-passes.
 
 A helper accepts nothing; something that it stores combines at least two of the tensors on which acceptance rests (the
-drafted tokens, the two distributions, what was made of them). Kernels that reduce one of them alone, copy or expand are none.
+drafted tokens, the two distributions, what was made of them). Kernels that reduce one of them alone, copy or expand
+are none.
 """
 
 from __future__ import annotations
@@ -75,9 +76,10 @@ def _stored(source: str, qualname: str) -> tuple[frozenset[str], ...]:
     pieces = slices.functions(source)
     piece = next((p for p in reversed(pieces) if p.qualname == qualname), None)
     parsed = slices.parse(piece) if piece is not None else None
-    if parsed is None:
+    function = tree(parsed) if parsed is not None else None
+    if function is None:
         return ()
-    machine = Machine(tree(parsed), Locals(pieces), Terms(), {})
+    machine = Machine(function, Locals(pieces), Terms(), {})
     found: dict[frozenset[str], None] = {}
     for seed in range(_SEEDS):
         for store in machine.execute(answers(seed, {})).stores:

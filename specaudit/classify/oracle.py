@@ -1,7 +1,7 @@
 """Answers for open comparisons, and the runs that put one of them on trial.
 
-A comparison's part in a loop is found by pairs of runs that differ in its answer alone. Where a random answer is unlikely
-to reach something (a long conjunction), the answers after it are changed one by one.
+A comparison's part in a loop is found by pairs of runs that differ in its answer alone. Where a random answer is
+unlikely to reach something (a long conjunction), the answers after it are changed one by one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specaudit.classify.machine import Machine, Oracle, Run, Seen
+from specaudit.classify.machine import Machine
+from specaudit.classify.runs import Oracle, Run, Seen
 from specaudit.classify.terms import Kind, Term, draw, root
 
 _SEEDS, _FEW = 24, 8
@@ -66,7 +67,9 @@ class Trial:
         return _path(self.machine, path.seed, path.key, {**path.forced, **forced})
 
     def explore(self, start: Path) -> Iterator[Path]:
-        """Runs in which the comparison keeps its truth and what is asked after it is answered the other way, one by one."""
+        """Runs in which the comparison keeps its truth and what is asked after it is answered the other way, one by
+        one.
+        """
         todo: list[Mapping[int, bool]] = [start.forced]
         for _ in range(_PATHS):
             if not todo or self.exhausted:
@@ -93,8 +96,8 @@ def _path(machine: Machine, seed: int, key: int, forced: Mapping[int, bool]) -> 
 def answers(seed: int, forced: Mapping[int, bool], alone: int = -1) -> Oracle:
     """A truth for every key: all true, all false, then mixtures with one half, three quarters and one quarter true.
 
-    The second turn's questions are answered as the first turn's were, unless their own answer is forced; what is forced on
-    the key ``alone`` holds for the first turn only.
+    The second turn's questions are answered as the first turn's were, unless their own answer is forced; what is
+    forced on the key ``alone`` holds for the first turn only.
     """
     threshold = (0, 256, 128, 64, 192)[seed if seed < 2 else 2 + seed % 3]
 
@@ -111,7 +114,9 @@ def answers(seed: int, forced: Mapping[int, bool], alone: int = -1) -> Oracle:
 
 
 def discover(machine: Machine, sites: Collection[int]) -> list[Run]:
-    """Runs under mixed answers; few of them when those have made every comparison of ``sites`` and none tests a draft."""
+    """Runs under mixed answers; few of them when those have made every comparison of ``sites`` and none tests a
+    draft.
+    """
     runs: list[Run] = []
     drafts = False
     for seed in range(_SEEDS):
@@ -123,7 +128,9 @@ def discover(machine: Machine, sites: Collection[int]) -> list[Run]:
 
 
 def trials(machine: Machine, runs: Sequence[Run]) -> Iterator[Trial]:
-    """One trial for each place that compares drafts in some first turn of some loop; ``runs`` are those of :func:`discover`."""
+    """One trial for each place that compares drafts in some first turn of some loop; ``runs`` are those of
+    :func:`discover`.
+    """
     reached: dict[int, list[tuple[int, Seen]]] = {}
     for seed, run in enumerate(runs):
         here: set[int] = set()
@@ -132,7 +139,8 @@ def trials(machine: Machine, runs: Sequence[Run]) -> Iterator[Trial]:
                 here.add(seen.site)
                 reached.setdefault(seen.site, []).append((seed, seen))
     for site, found in sorted(reached.items(), key=lambda item: item[1][0][1].line):
-        # A row whose offset is zero makes a lookup per row look like one per step: what other runs say of the place holds.
+        # A row whose offset is zero makes a lookup per row look like one per step: what other runs say of the place
+        # holds.
         kinds = {seen.kind for _, seen in found}
         kind: Kind = next(k for k in ("ratio", "exact", "rate") if k in kinds)
         cases = [
@@ -156,14 +164,18 @@ def _held_against(seen: Seen) -> bool:
 
 
 def rests_on(seen: Seen) -> tuple[str, ...]:
-    """Everything that is loaded for this turn to make the two sides: what is compared, and the tokens that address it."""
+    """Everything that is loaded for this turn to make the two sides: what is compared, and the tokens that address
+    it.
+    """
     loads = (atom for side in (seen.left, seen.right) for atom in side.atoms if atom.kind == "load")
     fresh = (load for load in loads if load.varies or load.vector)
     return tuple(sorted({found.name for load in fresh if (found := root(load.args[0])) is not None}))
 
 
 def accepting(seen: Seen) -> bool | None:
-    """The truth of the key that accepts: tokens are equal, the draw is the smaller side; ``None`` when it cannot be told."""
+    """The truth of the key that accepts: tokens are equal, the draw is the smaller side; ``None`` when it cannot be
+    told.
+    """
     if seen.kind == "exact":
         return None if seen.left.matches or seen.right.matches else True
     left, right = draw(seen.left), draw(seen.right)

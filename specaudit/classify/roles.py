@@ -1,7 +1,7 @@
 """Accepting functions -> their part in an engine: who launches them, which dispatchers lie between them and the runner.
 
-A function that accepts by its shape alone is a verifier only where a runner reaches it, and not on the way to its drafts:
-a chain of calls that passes the entry of a drafter is drafting.
+A function that accepts by its shape alone is a verifier only where a runner reaches it, and not on the way to its
+drafts: a chain of calls that passes the entry of a drafter is drafting.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Accepting:
 class Reach:
     """What lies above one function: the runners that reach it, and every function passed on the way, with its sites.
 
-    ``drafting``: some chain ends at the entry of a drafter. ``entered``: the sites inside runners. ``stubs``: functions that
-    a decorator makes the launch of a kernel; their bodies only say with which grid and flags.
+    ``drafting``: some chain ends at the entry of a drafter. ``entered``: the sites inside runners. ``stubs``:
+    functions that a decorator makes the launch of a kernel; their bodies only say with which grid and flags.
     """
 
     runners: dict[str, None] = field(default_factory=dict)
@@ -55,6 +55,11 @@ class Roles:
             if (runner := self.code.definition(anchor.path, anchor.cls)) is not None
             for cls in self.code.bases(runner)
         }
+
+    @property
+    def known(self) -> bool:
+        """The engine has a runner that the anchors name."""
+        return bool(self._behind)
 
     def reach(self, symbol: Symbol) -> Reach:
         """Everything above that function."""

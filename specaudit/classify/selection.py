@@ -1,7 +1,7 @@
 """Under which settings a launch is made, and which setting turns a compile-time flag on.
 
-Tests around the calls between the runner and the kernel become conditions; what only the running program knows (a batch that
-is all greedy) is left out.
+Tests around the calls between the runner and the kernel become conditions; what only the running program knows (a
+batch that is all greedy) is left out.
 """
 
 from __future__ import annotations

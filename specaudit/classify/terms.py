@@ -7,6 +7,7 @@ about where it comes from is computed once, when it is made:
 - ``atoms``: every atom in it, addresses included;
 - ``vector``: it holds one element per lane (a range is in it), so that it is no single truth value;
 - ``matches``: the lane-wise comparisons of tokens that flow into it by value;
+- ``axes``: the ways in which lanes were spread over axes (``x[:, None]``); two of them make a table of lanes;
 - ``twin``: the id of the same expression one turn earlier (its own in a first turn).
 """
 
@@ -19,6 +20,9 @@ from typing import Literal
 from specaudit.classify.ir import Scalar
 
 Kind = Literal["exact", "ratio", "rate", "none"]
+
+
+RESHAPED = "[reshaped]"
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +42,7 @@ class Term:
     vector: bool = False
     random: bool = False
     matches: frozenset[Term] = frozenset()
+    axes: frozenset[str] = frozenset()
     twin: int = 0
 
     @property
@@ -61,8 +66,10 @@ class Terms:
         loads: frozenset[Term] = frozenset()
         atoms: frozenset[Term] = frozenset()
         matches: frozenset[Term] = frozenset()
+        axes: frozenset[str] = frozenset((name,)) if kind == "op" and name.startswith("[") else frozenset()
         for arg in args:
             matches = matches | arg.matches if matches else arg.matches
+            axes = axes | arg.axes if axes else arg.axes
             atoms = atoms | arg.atoms if atoms else arg.atoms
             loads = loads | arg.loads if loads else arg.loads
         term = Term(
@@ -72,6 +79,7 @@ class Terms:
         )  # fmt: skip
         term.loads = frozenset((term,)) if kind == "load" else loads
         term.matches = frozenset() if kind == "load" else matches
+        term.axes = axes
         term.atoms = atoms if kind in ("op", "const") else atoms | {term}
         self._known[key] = term
         plain = name.partition("+")[0] if kind == "loop" else name
@@ -111,10 +119,11 @@ class Terms:
         """A random draw."""
         return self._make(("random", *(a.id for a in args)), ("random", "", args, None))
 
-    def reduced(self, name: str, arg: Term) -> Term:
-        """A reduction of a vector to one value."""
-        term = self._make(("reduce", name, arg.id), ("op", name, (arg,), None))
-        term.vector = False
+    def reduced(self, name: str, arg: Term, *, along: bool = False) -> Term:
+        """A reduction of a vector to one value, or ``along`` one axis of a table of lanes, which leaves a vector."""
+        term = self._make(("reduce", name, along, arg.id), ("op", name, (arg,), None))
+        term.vector = along and (len(arg.axes) > 1 or RESHAPED in arg.axes)
+        term.axes = frozenset()
         return term
 
 
@@ -136,6 +145,12 @@ def root(term: Term) -> Term | None:
 _ADDRESS = {"+", "-", "cast", "if", "[]", "where", "advance"}
 
 
+def label(address: Term) -> str:
+    """The name of the pointer (or tensor) at the bottom of an address, ``""`` when there is none."""
+    found = root(address)
+    return found.name if found is not None else ""
+
+
 def roots(term: Term) -> frozenset[Term]:
     """The pointers from which a value was loaded."""
     return frozenset(r for load in term.loads if (r := root(load.args[0])) is not None)
@@ -147,7 +162,8 @@ def constant(term: Term) -> bool:
 
 
 def by_token(term: Term) -> bool:
-    """A load flows into it whose address has, beside a place that varies, something that was itself loaded for this turn.
+    """A load flows into it whose address has, beside a place that varies, something that was itself loaded for this
+    turn.
 
     That is a row of a table, looked up by token; an address made of one loaded number alone is any indirection.
     """
@@ -184,14 +200,17 @@ def _stepped(address: Term) -> bool:
 def steps_with(term: Term, loop: int) -> bool:
     """It is loaded from a table that is indexed by the variable of that loop alone."""
     steps = (a for load in term.loads if _stepped(load.args[0]) for a in load.args[0].atoms)
-    return any((a.kind == "loop" and a.name.partition("+")[0] == str(loop)) or (a.kind == "carried" and a.value == loop) for a in steps)
+    return any(
+        (a.kind == "loop" and a.name.partition("+")[0] == str(loop)) or (a.kind == "carried" and a.value == loop)
+        for a in steps
+    )
 
 
 def kind(op: str, left: Term, right: Term) -> Kind:
     """What a comparison tests, by the provenance of its sides.
 
-    exact: two tokens, loaded from different places, are the same. ratio: a probability looked up by the token, or a random
-    number, against something that varies. rate: a draw against a table of rates per step.
+    exact: two tokens, loaded from different places, are the same. ratio: a probability looked up by the token, or a
+    random number, against something that varies. rate: a draw against a table of rates per step.
     """
     if (left.matches or right.matches) and not (left.vector or right.vector):
         return "exact"
@@ -227,7 +246,9 @@ def tensor_kind(op: str, left: Term, right: Term) -> Kind:
 
 
 def sources(term: Term) -> frozenset[Term]:
-    """The tensors that flow into a value: parameters, attributes, results of unknown functions, bases of what is indexed."""
+    """The tensors that flow into a value: parameters, attributes, results of unknown functions, bases of what is
+    indexed.
+    """
     found: set[Term] = set()
     todo = [term]
     while todo:
@@ -273,7 +294,9 @@ def made_elsewhere(term: Term) -> tuple[str, ...]:
 
 
 def draw(term: Term) -> bool:
-    """A draw is in this side: a random number, a function from elsewhere, or a load per row that is no lookup by token."""
+    """A draw is in this side: a random number, a function from elsewhere, or a load per row that is no lookup by
+    token.
+    """
     if term.random or made_elsewhere(term):
         return True
     rows = (load for load in term.loads if load.varies and not load.vector)

@@ -1,7 +1,8 @@
-"""The forms of a tree walk: descent through loaded child indices, search among children, and lookup of a parent's outcome.
+"""The forms of a tree walk: descent through loaded child indices, search among children, and lookup of a parent's
+outcome.
 
-A hash-table probe also loads its next index through the current one; it differs in that a hit *ends* it. A tree walk goes
-on after a hit, so callers ask :func:`descends` only for loops that do.
+A hash-table probe also loads its next index through the current one; it differs in that a hit *ends* it. A tree walk
+goes on after a hit, so callers ask :func:`descends` only for loops that do.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from specaudit.classify.machine import Seen, Turns, differs
+from specaudit.classify.runs import Seen, Turns, differs
 from specaudit.classify.terms import Term, Terms, root
-
 
 _COMPARISONS = frozenset(("==", "!=", "<", "<=", ">", ">=", "and", "or", "not"))
 
@@ -118,7 +118,9 @@ def _looked_up(terms: Terms) -> Iterator[str]:
 
 
 def _selected(terms: Terms, head: Term) -> bool:
-    """A carried word of which bits are taken: at a position that was loaded for this turn, or where a loaded row has them."""
+    """A carried word of which bits are taken: at a position that was loaded for this turn, or where a loaded row has
+    them.
+    """
     for term in terms.all():
         if term.kind != "op" or len(term.args) != 2 or term.name not in (">>", "&"):
             continue

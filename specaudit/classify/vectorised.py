@@ -1,38 +1,48 @@
-"""Acceptance without a loop: the index of the first miss along the step axis, or nodes whose whole ancestor row is good.
+"""Acceptance without a loop: the index of the first miss along the step axis, or nodes whose whole ancestor row is
+good.
 
-Both are read off what is written or returned: a reduction over lane-wise comparisons of drafts. A reduction that finds the
-first *hit* is a search, not an acceptance, and says nothing.
+Both are read off what is written or returned: a reduction over lane-wise comparisons of drafts. A reduction that
+finds the first *hit* is a search, not an acceptance, and says nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from specaudit.classify.machine import Run
-from specaudit.classify.terms import Term, root
+from specaudit.classify.runs import Run
+from specaudit.classify.terms import RESHAPED, Term, root
 from specaudit.classify.trees import parts
 from specaudit.classify.walks import Verdict
 
 _CASTS = frozenset(("cast", "to", "int", "float", "pos"))
 
 
-def verdicts(runs: Sequence[Run]) -> frozenset[Verdict]:
-    """The walk of a function that compares whole rows at once; empty when it does not accept."""
-    found = {verdict for run in runs if (verdict := _of_run(run)) is not None}
+def verdicts(runs: Sequence[Run], lines: Mapping[int, int]) -> frozenset[Verdict]:
+    """The walk of a function that compares whole rows at once; empty when it does not accept.
+
+    Args:
+        runs: of one function. lines: where its comparisons of lanes stand, by the id of their term.
+    """
+    found = {verdict for run in runs if (verdict := _of_run(run, lines)) is not None}
     trees = frozenset(verdict for verdict in found if verdict.walk == "tree")
     return trees or frozenset(found)
 
 
-def _of_run(run: Run) -> Verdict | None:
+def _of_run(run: Run, lines: Mapping[int, int]) -> Verdict | None:
     linear: Verdict | None = None
     for store in run.stores:
         written = [store.term, *([store.mask] if store.mask is not None else [])]
         for term in (part for one in written for part in parts(one)):
             if _whole_row(term):
-                return Verdict("tree", store.line, reads=_reads(term))
+                return Verdict("tree", _line(term, lines, store.line), reads=_reads(term))
             if linear is None and _first_miss(term):
-                linear = Verdict("linear", store.line, reads=_reads(term))
+                linear = Verdict("linear", _line(term, lines, store.line), reads=_reads(term))
     return linear
+
+
+def _line(term: Term, lines: Mapping[int, int], otherwise: int) -> int:
+    """Where the drafts are compared."""
+    return min((lines[match.id] for match in term.matches if match.id in lines), default=otherwise)
 
 
 def _reads(term: Term) -> tuple[str, ...]:
@@ -133,8 +143,13 @@ def _whole_row(term: Term) -> bool:
 def _bits(term: Term) -> bool:
     """Hits gathered into the bits of a word: the sum (or the or) of ``hit << position``."""
     for part in parts(term):
-        if part.kind == "op" and part.name in ("sum", "reduce", "xor_sum", "max") and part.args and part.args[0].matches:
-            inner = part.args[0]
+        if (
+            part.kind == "op"
+            and part.name in ("sum", "reduce", "xor_sum", "max")
+            and part.args
+            and part.args[0].matches
+        ):
+            inner = part.args[0].args[0] if part.args[0].name == RESHAPED else part.args[0]
             shifts = inner.name in ("where", "<<", "*") and any(arg.name == "<<" for arg in (inner, *inner.args))
             if shifts and any(arg.matches for arg in inner.args):
                 return True
@@ -158,5 +173,4 @@ _LOGIC = frozenset(("&", "|", "~", "not", "and", "or", "where", "*", "==", "!=")
 
 
 def _two_axes(load: Term) -> bool:
-    axes = {part.name for part in parts(load.args[0]) if part.kind == "op" and part.name.startswith("[")}
-    return len(axes) >= 2
+    return len(load.axes) > 1

@@ -1,7 +1,8 @@
-"""Index -> verifiers: every kernel, function, class and compiled operator that accepts or rejects drafts, with its part.
+"""Index -> verifiers: every kernel, function, class and compiled operator that accepts or rejects drafts, with its
+part.
 
-A function is here because of what its body does (:mod:`.facts`) and because of who calls it (:mod:`.roles`); never because of
-its name.
+A function is here because of what its body does (:mod:`.facts`) and because of who calls it (:mod:`.roles`); never
+because of its name.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Verifiers:
         self.operators = Operators(self.callers)
         found = list(self._accepting())
         self.prepasses = [a for a in found if _is_prepass(a.facts)]
-        self.accepting = [a for a in found if not _is_prepass(a.facts) and self._counts(a.symbol)]
+        self.accepting = [a for a in found if not _is_prepass(a.facts) and self._counts(a)]
         self.keys = {_key(a.symbol) for a in (*self.accepting, *self.prepasses)}
 
     def all(self) -> tuple[Verifier, ...]:
@@ -102,10 +103,13 @@ class Verifiers:
         for kernel in kernels:
             yield from self._kernels(Accepting(kernel, accepting.facts), depth + 1)
 
-    def _counts(self, symbol: Symbol) -> bool:
-        """Not on the way to drafts alone."""
-        reach = self.roles.reach(symbol)
-        return bool(reach.runners) or not reach.drafting
+    def _counts(self, accepting: Accepting) -> bool:
+        """A kernel counts unless it is on the way to drafts alone; other code compares tokens for many reasons, and
+        counts where a runner reaches it (or where no runner is known)."""
+        reach = self.roles.reach(accepting.symbol)
+        if reach.runners:
+            return True
+        return not reach.drafting and (accepting.facts.device or not self.roles.known)
 
     def _leaf(self, accepting: Accepting) -> Verifier:
         """The entry of a kernel or function that accepts."""
@@ -132,7 +136,9 @@ class Verifiers:
             return self.selection.of_flag(kernel, site, name)
         return (Condition(name, "option", "is set", "", f"the kernel's flag {name} is on"),)
 
-    def _entry(self, symbol: Symbol, role: Role, walk: Walk, evidence: tuple[Evidence, ...], reason: str = "") -> Verifier:
+    def _entry(
+        self, symbol: Symbol, role: Role, walk: Walk, evidence: tuple[Evidence, ...], reason: str = ""
+    ) -> Verifier:
         """The part of an entry that comes from its callers."""
         reach = self.roles.reach(symbol)
         launches = list(self.roles.launchers(symbol))
@@ -167,11 +173,15 @@ class Verifiers:
             rewritten = next(w.rewrites for w in prepass.facts.walks if w.rewrites)
             for function, site in self.roles.launchers(prepass.symbol):
                 below = list(self.launches.below(function))
-                tensors = {n[rewritten] for k, s, n in below if _same(k, prepass.symbol) and s == site and rewritten in n}
+                tensors = {
+                    n[rewritten] for k, s, n in below if _same(k, prepass.symbol) and s == site and rewritten in n
+                }
                 if any(self._compares(kernel, names, tensors) and s.line > site.line for kernel, s, names in below):
                     lines = dict.fromkeys(w.line for w in prepass.facts.walks)
                     evidence = tuple(self.index.evidence(prepass.symbol.path, line) for line in lines)
-                    yield self._entry(prepass.symbol, "kernel", "lossy", evidence, "a pre-pass that rewrites what is compared")
+                    yield self._entry(
+                        prepass.symbol, "kernel", "lossy", evidence, "a pre-pass that rewrites what is compared"
+                    )
 
     def _compares(self, kernel: Symbol, names: dict[str, str], tensors: set[str]) -> bool:
         for accepting in self.accepting:
@@ -220,7 +230,10 @@ class Verifiers:
         below: dict[tuple[str, str], set[object]] = {}
         passed: Passed = {}
         stubs: set[tuple[str, str]] = set()
-        for leaf, ends in (*((a.symbol, _ends(a)) for a in self.accepting), *((o.function, _end(o)) for o in operators)):
+        for leaf, ends in (
+            *((a.symbol, _ends(a)) for a in self.accepting),
+            *((o.function, _end(o)) for o in operators),
+        ):
             reach = self.roles.reach(leaf)
             stubs |= reach.stubs
             for key, found in reach.passed.items():
@@ -238,7 +251,9 @@ class Verifiers:
 
     def _is_reached(self, symbol: Symbol) -> bool:
         """From a runner, where the engine has any that verify."""
-        return bool(self.roles.reach(symbol).runners) or not any(self.roles.reach(a.symbol).runners for a in self.accepting)
+        return bool(self.roles.reach(symbol).runners) or not any(
+            self.roles.reach(a.symbol).runners for a in self.accepting
+        )
 
     def _is_method(self, symbol: Symbol) -> bool:
         owner = self.code.owner(symbol)
@@ -268,7 +283,9 @@ class Verifiers:
 
     def _leading(self, symbol: Symbol, passed: Passed, more: list[int]) -> tuple[Evidence, ...]:
         """The lines in a dispatcher that lead on to what accepts."""
-        places = [s for _, sites in passed.values() for s in sites if (s.path, s.scope) == (symbol.path, symbol.qualname)]
+        places = [
+            s for _, sites in passed.values() for s in sites if (s.path, s.scope) == (symbol.path, symbol.qualname)
+        ]
         lines = sorted({*more, *(site.line for site in places if site.how == "call")})
         return tuple(self.index.evidence(symbol.path, line) for line in lines)
 
@@ -289,7 +306,9 @@ class Verifiers:
                 if _key(kernel) in self.keys or _key(kernel) in seen:
                     continue
                 seen.add(_key(kernel))
-                if any(len({names.get(param) for param in params} & tensors) > 1 for params in self.launches.stored(kernel)):
+                if any(
+                    len({names.get(param) for param in params} & tensors) > 1 for params in self.launches.stored(kernel)
+                ):
                     line = (self.index.evidence(kernel.path, kernel.definition.line),)
                     yield self._entry(kernel, "kernel", "helper", line)
 

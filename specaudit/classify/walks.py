@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from specaudit.classify import ir, trees
-from specaudit.classify.machine import Machine, Run, Seen, Store, Turns, differs
+from specaudit.classify.machine import Machine
 from specaudit.classify.oracle import Path, Trial, bases, rests_on, trials
+from specaudit.classify.runs import Run, Seen, Store, Turns, differs
 from specaudit.classify.terms import made_elsewhere, steps_with
 from specaudit.model import Walk
 
@@ -91,7 +92,9 @@ class View:
 
     @classmethod
     def of(cls, trial: Trial, number: int) -> View:
-        """Where a comparison does not say which truth is a hit, it is the one after which the loop goes on more often."""
+        """Where a comparison does not say which truth is a hit, it is the one after which the loop goes on more
+        often.
+        """
         cases = [c for c in trial.cases if number in c.true.run.loops and number in c.false.run.loops]
         goes = [[_outcome(path.run, number).goes for path in (case.true, case.false)] for case in cases]
         hit = sum(one for one, _ in goes) >= sum(other for _, other in goes)
@@ -238,7 +241,9 @@ def _draws(trial: Trial) -> tuple[str, ...]:
 
 
 def _moves(hits: Iterable[Outcome], misses: Iterable[Outcome]) -> bool:
-    """A hit sets a carried name to its place in the sequence; a miss leaves the name alone. Either may end the search."""
+    """A hit sets a carried name to its place in the sequence; a miss leaves the name alone. Either may end the
+    search.
+    """
     for hit, miss in zip(hits, misses, strict=True):
         if not hit.turns.after or not miss.turns.after:
             continue
@@ -252,7 +257,9 @@ def _moves(hits: Iterable[Outcome], misses: Iterable[Outcome]) -> bool:
 
 
 def _rewrites(view: View) -> str:
-    """A pointer that the comparison reads and that a miss overwrites: the miss is made a hit for whoever reads it next."""
+    """A pointer that the comparison reads and that a miss overwrites: the miss is made a hit for whoever reads it
+    next.
+    """
     read = {name for case in view.trial.cases for name in rests_on(case.seen)}
     if not read & ir.written(view.trial.machine.function):
         return ""
