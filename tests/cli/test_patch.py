@@ -1,0 +1,119 @@
+"""``specaudit patch`` as a user types it: what it prints where, what it asks, and how it exits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specaudit.cli import run
+from specaudit.errors import Exit
+
+SCHEDULER = "vllm/v1/core/sched/scheduler.py"
+
+
+@pytest.fixture
+def engine(release: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A target: 0.20.1 in a folder of its own; journals go to a folder of the test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    subprocess.run(["cp", "-al", str(release("0.20.1")), str(tmp_path / "site")], check=True)
+    return f"dir:{tmp_path / 'site'}"
+
+
+def test_without_a_terminal_the_plan_is_shown_and_nothing_changes(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = Path(engine[4:], SCHEDULER).read_bytes()
+    assert run(["patch", engine, "--recipe", "lookahead-slots"]) == Exit.CLEAN
+    out, err = capsys.readouterr()
+    assert "repairs  dflash-lookahead-slot-missing  (present -> fixed)" in out
+    assert f"diff --git a/{SCHEDULER} b/{SCHEDULER}" in out
+    assert "nothing was changed; add --yes" in err
+    assert Path(engine[4:], SCHEDULER).read_bytes() == before
+    assert run(["patch", "status", engine]) == Exit.CLEAN
+    assert capsys.readouterr().out == f"{engine}: clean\n"
+
+
+def test_apply_status_verify_log_show_revert(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = Path(engine[4:], SCHEDULER).read_bytes()
+    assert run(["patch", engine, "--recipe", "lookahead-slots", "--yes", "--no-diff"]) == Exit.CLEAN
+    out, err = capsys.readouterr()
+    assert "applied lookahead-slots 1: 1 files changed" in out
+    assert "diff --git" not in out
+    assert err == ""
+    assert run(["patch", engine, "--recipe", "lookahead-slots", "--yes"]) == Exit.CLEAN
+    assert "lookahead-slots is applied already\n  nothing is to be changed" in capsys.readouterr().out
+    assert run(["patch", "status", engine]) == Exit.CLEAN
+    assert f"{engine}: patched\n  lookahead-slots 1" in capsys.readouterr().out
+    assert run(["patch", "verify", engine]) == Exit.CLEAN
+    assert f"{engine}: verified" in capsys.readouterr().out
+    assert run(["patch", "log", engine]) == Exit.CLEAN
+    assert "applied: lookahead-slots 1" in capsys.readouterr().out
+    assert run(["patch", "show", engine]) == Exit.CLEAN
+    assert "+                # One query for the bonus token, one for each draft token." in capsys.readouterr().out
+    assert run(["patch", "revert", engine]) == Exit.CLEAN
+    assert "add --yes" in capsys.readouterr().err
+    assert run(["patch", "revert", engine, "--yes"]) == Exit.CLEAN
+    assert "lookahead-slots taken back, 1 files restored" in capsys.readouterr().out
+    assert Path(engine[4:], SCHEDULER).read_bytes() == before
+    assert run(["patch", "revert", engine, "--yes"]) == Exit.CLEAN
+    assert "clean, nothing is to be taken back" in capsys.readouterr().out
+
+
+def test_a_drifted_file_is_exit_1_and_a_refused_revert_exit_2_with_the_difference(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["patch", engine, "--recipe", "lookahead-slots", "--yes"])
+    with Path(engine[4:], SCHEDULER).open("a") as file:
+        file.write("mine = 1\n")
+    capsys.readouterr()
+    assert run(["patch", "status", engine]) == Exit.FINDINGS
+    assert f"{engine}: drifted" in capsys.readouterr().out
+    assert run(["patch", "revert", engine, "--yes"]) == Exit.ERROR
+    err = capsys.readouterr().err
+    assert "+mine = 1" in err
+    assert f"specaudit patch forget {engine}" in err
+    assert run(["patch", "forget", engine, "--yes"]) == Exit.CLEAN
+    capsys.readouterr()
+    assert run(["patch", "status", engine]) == Exit.FINDINGS
+    assert f"{engine}: foreign\n  foreign   {SCHEDULER}" in capsys.readouterr().out
+
+
+def test_json_is_alone_on_stdout(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["patch", engine, "--recipe", "lookahead-slots", "--dry-run", "--json"]) == Exit.CLEAN
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["plan"]["schema"] == "specaudit/plan/1"
+    assert [r["recipe"] for r in plan["plan"]["recipes"]] == ["lookahead-slots"]
+    assert run(["patch", engine, "--recipe", "lookahead-slots", "--yes", "--json"]) == Exit.CLEAN
+    done = json.loads(capsys.readouterr().out)
+    assert done["applied"] is True
+    assert done["verification"]["problems"] == []
+    assert run(["patch", "status", engine, "--json"]) == Exit.CLEAN
+    status = json.loads(capsys.readouterr().out)
+    assert (status["state"], status["files"]) == ("patched", [{"path": SCHEDULER, "state": "patched"}])
+    assert run(["patch", "revert", engine, "--yes", "--json"]) == Exit.CLEAN
+    assert json.loads(capsys.readouterr().out)["restored"] == [SCHEDULER]
+
+
+def test_a_patch_file_is_written_with_its_dockerfile_line(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "slots.patch"
+    assert run(["patch", engine, "--recipe", "lookahead-slots", "--emit", str(file)]) == Exit.CLEAN
+    assert "COPY slots.patch /tmp/slots.patch\nRUN cd " in capsys.readouterr().out
+    assert file.read_text().startswith("Made by specaudit for vllm 0.20.1: lookahead-slots 1\n")
+    assert run(["patch", engine, "--recipe", "lookahead-slots", "--emit", str(tmp_path / "no/x")]) == Exit.ERROR
+
+
+def test_what_cannot_be_done_says_what_to_do(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["patch", engine, "--recipe", "dflash-layer-id"]) == Exit.ERROR
+    assert "Did you mean dflash-layer-ids" in capsys.readouterr().err
+    assert run(["patch", "status", "dir:/nowhere"]) == Exit.ERROR
+    assert "does not exist" in capsys.readouterr().err
+    assert run(["patch", engine]) == Exit.ERROR
+    assert "--recipe" in capsys.readouterr().err
+    assert run(["patch", "recipes"]) == Exit.CLEAN
+    assert "gdn-state-index 1\n" in capsys.readouterr().out
