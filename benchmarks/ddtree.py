@@ -409,7 +409,7 @@ def section_correct() -> Figures:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write every figure here")
-    parser.add_argument("--quick", action="store_true", help="N=64 only, fewer host rounds")
+    parser.add_argument("--quick", action="store_true", help="N=64 only, fewer host rounds, no attention")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA device here: nothing was measured", file=sys.stderr)
@@ -425,6 +425,13 @@ def main() -> int:
     figures["logits to tokens"] = section_greedy(bandwidth)
     figures["commit"] = section_commit(bandwidth)
     figures["step"] = section_step()
+    if not arguments.quick:
+        # imported here: it takes its timing from this file
+        import ddtree_attention
+
+        figures["attention errors"] = ddtree_attention.section_errors()
+        figures["attention"] = ddtree_attention.section_tree()
+        figures["attention, one kernel"] = ddtree_attention.section_paged()
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))
     return 0

@@ -17,7 +17,7 @@ from ddtree.cases import (
     seeds,
     table_on,
 )
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specaudit.ddtree import kernels, reference
@@ -37,6 +37,7 @@ def assert_same_table(actual: Table, expected: Table) -> None:
 # ---- stage one ----
 
 
+@settings(max_examples=20)  # on a GPU most of them are a compilation
 @given(
     seed=seeds,
     batch=st.integers(1, 2),
