@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specaudit.errors import ConfigurationError
 from specaudit.model import Condition, Scan, Server
 from specaudit.ruling.reach import Configuration, reached
+from specaudit.serving import Running, running
 from specaudit.snapshot import Snapshot
 from specaudit.tracing import Asked, traced
-
-#: Options of a server under which a speculative configuration goes, and short names that conditions do not use.
-_SPECULATIVE = ("speculative_config", "sc")
-_SHORT = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +36,12 @@ class Configured:
             ConfigurationError: the engine does not know a method, or the process is no server.
         """
         methods, settings = self.methods, dict(self.settings)
+        traceable = settings
         if self.server is not None:
-            method, found = of_server(scan.servers, self.server)
-            methods, settings = methods or (method,), {**found, **settings}
-        asked = [Asked(method, settings) for method in methods]
+            found = of_server(scan.servers, self.server)
+            traceable = {**found.traced_by(scan), **settings}
+            methods, settings = methods or (found.method,), {**found.settings, **settings}
+        asked = [Asked(method, traceable) for method in methods]
         ways = {one.method: traced(scan, snapshot, one).paths for one in asked}
         known = {**settings, **_platform(scan)}
         configurations = [Configuration(method, known, ways[method]) for method in methods]
@@ -57,8 +55,8 @@ def _platform(scan: Scan) -> dict[str, str]:
     return {"compute capability": majors.pop()} if len(majors) == 1 else {}
 
 
-def of_server(servers: Sequence[Server], pid: int) -> tuple[str, dict[str, str | None]]:
-    """The method and the settings of a running server.
+def of_server(servers: Sequence[Server], pid: int) -> Running:
+    """The configuration of a running server.
 
     Raises:
         ConfigurationError: no such process is a server, or it runs without speculative decoding.
@@ -69,43 +67,9 @@ def of_server(servers: Sequence[Server], pid: int) -> tuple[str, dict[str, str |
         raise ConfigurationError(
             f"Process {pid} is no server of this engine there.", f"Servers that were found: {found}."
         )
-    settings: dict[str, str | None] = {**server.env, **options(server.argv)}
-    written = next((settings.pop(name) for name in _SPECULATIVE if settings.get(name)), None)
-    try:
-        speculative = json.loads(written) if written else None
-    except (ValueError, RecursionError) as bad:
+    configuration = running(server)
+    if configuration is None:
         raise ConfigurationError(
-            f"The speculative configuration of process {pid} is no JSON: {bad}.", "Give it with --speculative-config."
-        ) from bad
-    if not isinstance(speculative, dict) or "method" not in speculative:
-        raise ConfigurationError(
-            f"Process {pid} names no method of speculative decoding on its command line.",
-            "Give the configuration with --speculative-config.",
+            f"Process {pid} runs without speculative decoding.", "Give a configuration with --speculative-config."
         )
-    for name, value in speculative.items():
-        settings[name] = value if isinstance(value, str) or value is None else json.dumps(value)
-    method = settings.pop("method")
-    assert method is not None
-    return method, settings
-
-
-def options(argv: Sequence[str]) -> dict[str, str | None]:
-    """Options of a command line by name; ``--name`` alone is true, ``--no-name`` is false."""
-    found: dict[str, str | None] = {}
-    words = list(argv)
-    for number, word in enumerate(words):
-        if not word.startswith("-") or word.strip("-") == "":
-            continue
-        name, equals, value = word.lstrip("-").partition("=")
-        name = name.replace("-", "_")
-        following = words[number + 1] if number + 1 < len(words) else "-"
-        if not equals:
-            value = "true" if following.startswith("-") and not _number(following) else following
-        if name.startswith("no_") and value == "true":
-            name, value = name.removeprefix("no_"), "false"
-        found[_SHORT.get(name, name)] = value
-    return found
-
-
-def _number(text: str) -> bool:
-    return text.removeprefix("-").replace(".", "", 1).isdigit()
+    return configuration

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TextIO
 
 from specaudit import summary
+from specaudit.fleet import gpus
 from specaudit.hosts.shell import printable
-from specaudit.model import Finding, Path, Scan
+from specaudit.model import Finding, Fleet, Path, Scan
 
 WIDTH = 80
 _STATUS = {"present": "bold red", "partial": "yellow", "fixed": "green", "unreachable": "dim"}
@@ -23,6 +24,8 @@ _WALK = {"tree": "bold green", "unknown": "yellow"}
 _OPTION = {"ignored": "bold red", "overridden": "yellow"}
 #: Lines of evidence per verdict; the document holds all of them.
 _EVIDENCE = 4
+#: Files that differ, per group of machines and kind; the document holds all of them.
+_FILES = 12
 
 
 class Progress:
@@ -72,6 +75,45 @@ def show_scan(scan: Scan, *, brief: bool = False) -> None:
     for item in scan.not_looked:
         out.line(f"not looked at: {item.what} ({item.why})", "dim")
     out.line()
+
+
+def show_fleet(fleet: Fleet, scans: Mapping[str, Scan]) -> None:
+    """Prints machines as one table, grouped by engine, and what is different in the groups.
+
+    Args:
+        fleet: the comparison.
+        scans: by machine.
+    """
+    out = _Page()
+    rows = []
+    for group in fleet.groups:
+        for host in group.hosts:
+            rows.append((group.label, host, f"{group.engine} {group.version}", *_machine(scans[host])))
+    rows += [("-", host, "not examined", "", error) for host, error in fleet.failed.items()]
+    out.table(("group", "machine", "engine", "GPUs", "servers"), rows)
+    for group in fleet.groups[1:]:
+        first = fleet.groups[0].label
+        out.heading(f"Files of group {group.label} ({', '.join(group.hosts)}) beside group {first}")
+        for word, paths in (("differ", group.changed), ("only here", group.added), ("missing here", group.missing)):
+            for path in paths[:_FILES]:
+                out.line(f"  {word:<12} {path}")
+            if len(paths) > _FILES:
+                out.line(f"  {word:<12} and {len(paths) - _FILES} more")
+    for kind, title in (("version", "Versions that differ"), ("configuration", "Configurations that differ")):
+        found = [difference for difference in fleet.differences if difference.what == kind]
+        if found:
+            out.heading(title)
+        for difference in found:
+            for number, (value, hosts) in enumerate(difference.values.items()):
+                out.entry(f"  {difference.name if number == 0 else '':<20}  ", f"{value}  ({', '.join(hosts)})")
+    out.line()
+
+
+def _machine(scan: Scan) -> tuple[str, str]:
+    """GPUs and servers of one machine, in a few words."""
+    paths = [scan.paths[server.path] if server.path is not None else None for server in scan.servers]
+    ways = [f"{path.method} on {path.runner}" if path else "no path" for path in paths]
+    return gpus(scan) or "-", ", ".join(ways) or "-"
 
 
 def show_lines(lines: Iterable[tuple[str, str | None]]) -> None:

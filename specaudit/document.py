@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from specaudit.errors import ConfigurationError, UsageError
-from specaudit.model import Run, Scan
+from specaudit.model import Fleet, Run, Scan
 
 SCAN = "specaudit/scan/1"
 RUN = "specaudit/run/1"
@@ -26,10 +26,10 @@ def encode(document: Scan | Run) -> bytes:
     return msgspec.json.format(msgspec.json.encode(_schema_first(document)), indent=2) + b"\n"
 
 
-def of_scans(scans: Iterable[Scan]) -> Scan | Run:
+def of_scans(scans: Iterable[Scan], fleet: Fleet | None = None) -> Scan | Run:
     """One scan stays one; several become a run."""
     found = tuple(scans)
-    return found[0] if len(found) == 1 else Run(found)
+    return found[0] if len(found) == 1 else Run(found, fleet)
 
 
 def decode(data: bytes, name: str) -> Scan | Run:

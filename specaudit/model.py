@@ -1,8 +1,8 @@
 """Every data type that travels between the stages: Target -> Snapshot -> Audit -> Finding -> Report.
 
 All of them are frozen, slotted and made of plain values, so that they can be pickled to a worker process and written as
-JSON by :mod:`specaudit.document`. Field names are those of the scan document ``specaudit/scan/1``. Paths are POSIX paths
-that start at the package (``vllm/v1/…``); lines count from 1.
+JSON by :mod:`specaudit.document`. Field names are those of the scan document ``specaudit/scan/1``. Paths are POSIX
+paths that start at the package (``vllm/v1/…``); lines count from 1.
 """
 
 from __future__ import annotations
@@ -93,10 +93,11 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """Which build of which engine: ``digest`` is the SHA-256 over the sorted (path, SHA-256) pairs of its ``.py`` files.
+    """Which build of which engine: ``digest`` is the SHA-256 over the sorted (path, SHA-256) pairs of its ``.py``
+    files.
 
-    ``modified``, ``missing`` and ``added`` compare with the wheel's RECORD; ``patched`` lists the files whose difference
-    was made by ``specaudit patch`` (then they are not in ``modified`` or ``added``).
+    ``modified``, ``missing`` and ``added`` compare with the wheel's RECORD; ``patched`` lists the files whose
+    difference was made by ``specaudit patch`` (then they are not in ``modified`` or ``added``).
     """
 
     name: str
@@ -345,8 +346,45 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetGroup:
+    """Machines whose engine has the same digest.
+
+    ``changed``, ``added`` and ``missing`` name its files as compared with the fleet's first group (none there).
+    """
+
+    label: str
+    engine: str
+    version: str
+    digest: str
+    files: int
+    hosts: tuple[str, ...]
+    changed: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDifference:
+    """One thing in which machines differ: ``values`` maps each value to the machines that have it."""
+
+    what: Literal["version", "configuration"]
+    name: str
+    values: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Several machines side by side; ``failed`` maps those that were not examined to the reason."""
+
+    groups: tuple[FleetGroup, ...]
+    differences: tuple[FleetDifference, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
-    """Several scans in one document, ``specaudit/run/1``."""
+    """Several scans in one document, ``specaudit/run/1``; ``fleet`` compares those of machines."""
 
     scans: tuple[Scan, ...]
+    fleet: Fleet | None = None
     schema: str = "specaudit/run/1"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -18,10 +18,11 @@ from specaudit import __version__
 from specaudit.cache import Cache, recall
 from specaudit.engines import ENGINES
 from specaudit.errors import Exit, SpecauditError, TargetError
-from specaudit.hosts.base import Host, Installation
+from specaudit.hosts.base import Direct, Host, Installation
 from specaudit.hosts.opening import Means, opened
 from specaudit.index import Index
-from specaudit.model import Audit, Environment, Failure, Finding, NotLooked, Scan, Server, Target, Tool
+from specaudit.model import Audit, Environment, Failure, Finding, NotLooked, Path, Scan, Server, Target, Tool, Verifier
+from specaudit.serving import repointed, with_paths
 from specaudit.snapshot import Snapshot, take
 
 if TYPE_CHECKING:
@@ -142,7 +143,10 @@ def scan(
 
 def _scanned(target: Target, snapshot: Snapshot, servers: tuple[Server, ...], options: Options) -> Scan:
     made = document_of(target, snapshot, servers, options.judge)
-    return options.configure(made, snapshot) if options.configure is not None else made
+    with _COMPUTING:
+        if options.configure is not None:
+            made = options.configure(made, snapshot)
+        return with_paths(made, partial(_path, snapshot, made.verifiers)) if made.servers else made
 
 
 @contextmanager
@@ -164,7 +168,12 @@ def snapshot_of(
         progress(f"{target.spec}: {found.engine} {found.version or '(version unknown)'}")
         with _turn(found):
             snapshot = take(host, target, found, means.wants, cache, cache)
-        yield snapshot, host.servers()
+        servers = host.servers()
+        if isinstance(host, Direct):
+            yield snapshot, servers
+            return
+    # What was fetched is here. A closed connection has no threads, which the classifier would have to mind.
+    yield snapshot, servers
 
 
 @contextmanager
@@ -236,6 +245,25 @@ def classify(snapshot: Snapshot) -> Audit:
     return made
 
 
+def _path(snapshot: Snapshot, verifiers: tuple[Verifier, ...], method: str, settings: Mapping[str, str | None]) -> Path:
+    """The first path of a method under settings, from the cache when it was traced before.
+
+    Raises:
+        ConfigurationError: the engine refuses them.
+    """
+    narrow = snapshot.narrowed(ENGINES[snapshot.engine.name].wants)
+    asked = "\0".join([method, *(f"{name}={value}" for name, value in sorted(settings.items()))])
+    key = hashlib.sha256(f"{_audit_key(narrow)}\0{asked}".encode()).hexdigest()
+    stored = snapshot.cache.get("path", key, AUDIT_VERSION)
+    if stored is not None:
+        return msgspec.msgpack.decode(stored, type=Path)
+    from specaudit.classify.audit import trace
+
+    made = trace(Index(narrow), method, settings, verifiers)[0]
+    snapshot.cache.put("path", key, AUDIT_VERSION, msgspec.msgpack.encode(made))
+    return made
+
+
 def _audit_key(snapshot: Snapshot) -> str:
     parts = [code_fingerprint(), snapshot.engine.name, snapshot.engine.version]
     parts += [f"{path}\0{entry.sha256}" for path, entry in sorted(snapshot.files.items())]
@@ -247,7 +275,7 @@ def _audit_key(snapshot: Snapshot) -> str:
 @cache
 def code_fingerprint() -> str:
     """Changes with the code that classifies, so that an edited or upgraded classifier never answers from the cache."""
-    package = Path(__file__).parent
+    package = FilePath(__file__).parent
     files = [package / "index.py", package / "model.py"]
     files += [file for part in ("classify", "engines") for file in sorted((package / part).glob("**/*.py"))]
     facts = [(file.relative_to(package).as_posix(), file.stat()) for file in files]
@@ -281,11 +309,13 @@ def only_methods(made: Scan, methods: tuple[str, ...]) -> Scan:
     wanted_methods = set(methods)
     runners = tuple(r for r in made.runners if r.method in wanted_methods)
     labels = {r.runner for r in runners}
+    paths = tuple(p for p in made.paths if p.method in wanted_methods)
     return replace(
         made,
         runners=runners,
         proposers=tuple(p for p in made.proposers if wanted_methods.intersection(p.methods)),
         verifiers=tuple(v for v in made.verifiers if not v.runner or v.runner in labels),
         options=tuple(o for o in made.options if not o.method or o.method in wanted_methods),
-        paths=tuple(p for p in made.paths if p.method in wanted_methods),
+        paths=paths,
+        servers=repointed(made.servers, made.paths, paths),
     )

@@ -83,10 +83,12 @@ def scan(
     """Tell which speculative-decoding code an engine really runs.
 
     The engine is read, never imported. Several targets make several scans; one that fails does not end the others.
+    Several machines make one table, grouped by identical engine.
     """
     from specaudit import document
     from specaudit.cache import Cache, folder
-    from specaudit.console import Progress, note, show_scan
+    from specaudit.console import Progress, note, show_fleet, show_scan
+    from specaudit.fleet import compare, member
     from specaudit.report.gate import judge
     from specaudit.report.view import verdict
     from specaudit.scan import Options, only_methods, scan_all
@@ -104,6 +106,7 @@ def scan(
         progress.clear()
         return typer.confirm(question, err=True)
 
+    together = sum(target.host is not None for target in wanted) > 1
     outcomes = []
     with Cache(folder()) as cache:
         if cache.problem:
@@ -116,10 +119,16 @@ def scan(
             if outcome.error is not None:
                 print(f"error: {outcome.error.message}\n  try: {outcome.error.hint}", file=sys.stderr)
             outcomes.append(outcome)
-            if not json and outcome.error is None:
+            if not json and outcome.error is None and not (together and outcome.scan.target.host):
                 show_scan(only_methods(outcome.scan, tuple(method or ())) if method else outcome.scan, brief=brief)
     scans = [only_methods(o.scan, tuple(method)) if method and o.error is None else o.scan for o in outcomes]
-    data = document.encode(document.of_scans(scans))
+    fleet = compare([member(o) for o in outcomes if o.scan.target.host]) if together else None
+    if fleet is not None and not json:
+        by_host = {one.target.spec: one for one in scans}
+        show_fleet(fleet, by_host)
+        for group in fleet.groups:
+            show_scan(by_host[group.hosts[0]], brief=brief)
+    data = document.encode(document.of_scans(scans, fleet))
     if json:
         sys.stdout.buffer.write(data)
     if output is not None:
