@@ -5,10 +5,10 @@
 32 query heads and 8 KV heads of 128, bf16, a paged cache of blocks of 16. An arm is a CUDA graph of 36 layers, each
 with its own caches as far as they fit; the arms of a table are replayed in turn; a figure is the median per layer.
 
-Arms: `context`, FlashAttention 2 as torch carries it, not causal, over the context alone; `context + tree`, the same
-followed by the tree part; `tree`, the tree part alone; `causal`, one FlashAttention call over context and rows, what a
-chain of as many rows costs; `paged`, context and tree in one kernel; `sdpa`, torch's attention with a dense mask.
-Errors are relative to fp64. `--sweep` times other cuts of both kernels.
+Arms: `context`, FlashAttention 2 as torch carries it, not causal, over the context and the root; `context + tree`, the
+same followed by the tree part; `tree`, the tree part alone; `rooted`, context + tree with the root left to the tree part;
+`causal`, one FlashAttention call over context and rows, what a chain of as many rows costs; `paged`, context and tree in
+one kernel; `sdpa`, torch's attention with a dense mask. Errors are relative to fp64. `--sweep` times other cuts.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Case:
         self.ancestors = pack_bits(dense).to(CUDA)
         self.row_starts = torch.arange(0, self.total + 1, self.rows, dtype=torch.int32, device=CUDA)
         self.context_lens = torch.full((self.batch,), self.context, dtype=torch.int32, device=CUDA)
+        self.root_lens = self.context_lens + 1
         self.full_lens = self.context_lens + self.rows
         # consecutive blocks: FlashAttention in torch reads no block table, ours reads it all the same
         self.block_table = torch.arange(self.batch * blocks, dtype=torch.int32, device=CUDA).view(self.batch, blocks)
@@ -73,13 +74,12 @@ class Case:
         cache_bytes = 2 * 2 * self.batch * self.capacity * KV_HEADS * SIZE
         count = max(2, min(LAYERS, CACHE_BYTES // cache_bytes))
         self.layers = [self.layer() for _ in range(count)]
-        heads = HEADS // KV_HEADS
         self.splits = attention.plan_splits(
             self.batch,
             KV_HEADS,
-            self.rows * heads,
+            self.rows * HEADS // KV_HEADS,
             self.context + self.rows,
-            attention.paged_tile(SIZE, 2, 2, self.rows * heads),
+            attention.paged_tile(SIZE, 2, 2),
             torch.cuda.get_device_properties(0).multi_processor_count,
         )
 
@@ -88,27 +88,48 @@ class Case:
         cache = torch.randn(2, self.block_table.numel(), BLOCK, KV_HEADS, SIZE, device=CUDA).bfloat16()
         return Layer(query, cache, torch.empty_like(query))
 
-    def flash(self, layer: Layer, causal: bool) -> tuple[Tensor, Tensor]:
-        """(out [T, Hq, D], lse [Hq, T]) of FlashAttention 2 over the context, or causally over context and rows."""
+    def flash(self, layer: Layer, keys: Tensor, causal: bool = False) -> tuple[Tensor, Tensor]:
+        """(out [T, Hq, D], lse [Hq, T]) of FlashAttention 2 over the first `keys` [B] of each request."""
         key, value = layer.cache.view(2, -1, KV_HEADS, SIZE)
-        used = self.full_lens if causal else self.context_lens
+        return self.flash_over(layer, key, value, self.key_starts, self.context + self.rows, causal, keys)
+
+    def flash_over(
+        self,
+        layer: Layer,
+        key: Tensor,
+        value: Tensor,
+        key_starts: Tensor,
+        most_keys: int,
+        causal: bool,
+        keys: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
         out, lse, *_ = torch.ops.aten._flash_attention_forward(
             layer.query,
             key,
             value,
             self.row_starts,
-            self.key_starts,
+            key_starts,
             self.rows,
-            self.context + (self.rows if causal else 0),
+            most_keys,
             0.0,
             causal,
             False,
             scale=SCALE,
-            seqused_k=used,
+            seqused_k=keys,
         )
-        return out, lse if lse.shape[0] == HEADS else lse.T
+        return out, lse
 
-    def tree(self, layer: Layer, out: Tensor, lse: Tensor, tile: attention.Tile | None = None) -> None:
+    def two_flash_parts(self, layer: Layer) -> Tensor:
+        """A chain as engines do it when context and rows are apart: two calls, each rounded to bf16, merged in fp32."""
+        first, first_lse = self.flash(layer, self.context_lens)
+        key, value = layer.cache.view(2, -1, KV_HEADS, SIZE)[:, self.slots]
+        second, second_lse = self.flash_over(layer, key, value, self.row_starts, self.rows, True, None)
+        weight = (first_lse - torch.logaddexp(first_lse, second_lse)).exp().T[..., None]
+        return (weight * first.float() + (1 - weight) * second.float()).bfloat16()
+
+    def tree(
+        self, layer: Layer, out: Tensor, lse: Tensor, root_in_context: bool = True, tile: attention.Tile | None = None
+    ) -> None:
         attention.tree_attention(
             out,
             lse,
@@ -120,12 +141,13 @@ class Case:
             max_rows=self.rows,
             scale=SCALE,
             slot_mapping=self.slots,
+            root_in_context=root_in_context,
             tile=tile,
         )
 
-    def context_and_tree(self, layer: Layer) -> Tensor:
-        out, lse = self.flash(layer, causal=False)
-        self.tree(layer, out, lse)
+    def context_and_tree(self, layer: Layer, root_in_context: bool = True) -> Tensor:
+        out, lse = self.flash(layer, self.root_lens if root_in_context else self.context_lens)
+        self.tree(layer, out, lse, root_in_context)
         return out
 
     def paged(
@@ -193,7 +215,7 @@ def section_errors() -> Figures:
     for batch, context in ((1, 256), (1, 4096), (8, 1024), (1, 32768)):
         case = Case(batch, 64, context)
         layer, exact = case.layers[0], case.exact(case.layers[0])
-        causal = case.flash(layer, causal=True)[0]
+        causal = case.flash(layer, case.full_lens, causal=True)[0]
         chain = torch.ones(case.rows, case.rows, dtype=torch.bool, device=CUDA).tril()
         results = {
             "flash + tree": case.context_and_tree(layer),
@@ -204,6 +226,7 @@ def section_errors() -> Figures:
         case.ancestors = pack_bits(chain).expand(batch, -1, -1).contiguous()
         exact = case.exact(layer)
         figure["chain: stock flash, causal"] = error(causal, exact)
+        figure["chain: two stock parts merged"] = error(case.two_flash_parts(layer), exact)
         figure["chain: flash + tree"] = error(case.context_and_tree(layer), exact)
         figure["chain: paged"] = error(case.paged(layer, case.scratch(case.splits)), exact)
         figures[f"B={batch} context {context}"] = figure
@@ -226,18 +249,20 @@ def section_tree() -> Figures:
     for context in (256, 4096):
         for batch, nodes in ((1, 16), (1, 64), (8, 16), (8, 64)):
             case = Case(batch, nodes, context)
-            parts = [case.flash(layer, causal=False) for layer in case.layers]
+            parts = [case.flash(layer, case.root_lens) for layer in case.layers]
             figure: Figures = medians(
                 {
-                    "context": case.every(partial(case.flash, causal=False)),
+                    "context": case.every(partial(case.flash, keys=case.root_lens)),
                     "context + tree": case.every(case.context_and_tree),
                     "tree": [
                         partial(case.tree, case.layers[i % len(parts)], *parts[i % len(parts)]) for i in range(LAYERS)
                     ],
-                    "causal": case.every(partial(case.flash, causal=True)),
+                    "causal": case.every(partial(case.flash, keys=case.full_lens, causal=True)),
+                    "rooted": case.every(partial(case.context_and_tree, root_in_context=False)),
                 }
             )
             figure["beyond context"] = figure["context + tree"] - figure["context"]
+            figure["rooted, beyond"] = figure["rooted"] - figure["context"]
             figures[f"B={batch} N={nodes} context {context}"] = figure
             line(f"B={batch} N={nodes} context {context}", figure)
     return figures
@@ -267,26 +292,21 @@ def section_paged() -> Figures:
 def section_sweep() -> Figures:
     """Other cuts: (rows, keys, warps, stages), the fastest first."""
     figures: Figures = {}
-    for batch, nodes in ((1, 16), (1, 64), (8, 64)):
+    for batch, nodes in ((1, 16), (1, 64), (8, 16), (8, 64)):
         case = Case(batch, nodes, 1024)
-        out, lse = case.flash(case.layers[0], causal=False)
-        tiles = [attention.Tile(m, n, w, 2) for m in (16, 32, 64) for n in (32, 64) for w in (4, 8)]
-        tiles += [attention.Tile(16, 64, 2, 2), attention.Tile(16, 64, 4, 1), attention.Tile(32, 64, 4, 1)]
+        out, lse = case.flash(case.layers[0], case.root_lens)
+        keys = (16, 32) if nodes == 16 else (32, 64)
+        tiles = [attention.Tile(m, n, 4, s) for m in (16, 32, 64) for n in keys for s in (1, 2)]
+        tiles += [attention.Tile(16, keys[-1], 2, 1), attention.Tile(64, keys[-1], 8, 1), attention.Tile(64, 16, 4, 2)]
         arms: dict[str, list[Operation]] = {
-            str(tuple(tile)): [partial(case.tree, layer, out, lse, tile) for layer in case.layers[:18]]
+            str(tuple(tile)): [partial(case.tree, layer, out, lse, tile=tile) for layer in case.layers[:18]]
             for tile in tiles
         }
-        figures[f"tree B={batch} N={nodes}"] = fastest(medians(arms, rounds=7), f"tree B={batch} N={nodes}")
+        figures[f"tree B={batch} N={nodes}"] = fastest(medians(arms, rounds=9), f"tree B={batch} N={nodes}")
     for batch, nodes, context in ((1, 16, 4096), (1, 64, 4096), (1, 64, 32768), (8, 64, 4096)):
         case = Case(batch, nodes, context)
         arms = {}
-        for tile in (
-            attention.Tile(64, 64, 4, 2),
-            attention.Tile(64, 64, 4, 3),
-            attention.Tile(128, 64, 8, 2),
-            attention.Tile(128, 64, 8, 3),
-            attention.Tile(128, 32, 8, 3),
-        ):
+        for tile in (attention.Tile(64, 64, 4, 2), attention.Tile(64, 64, 4, 3), attention.Tile(128, 64, 8, 3)):
             for splits in sorted({case.splits, max(1, case.splits // 2), min(64, case.splits * 2)}):
                 paged = partial(case.paged, scratch=case.scratch(splits), splits=splits, tile=tile)
                 arms[f"{tuple(tile)} x{splits}"] = [partial(paged, layer) for layer in case.layers[:8]]

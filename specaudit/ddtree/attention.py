@@ -38,45 +38,44 @@ class Tile(NamedTuple):
     stages: int
 
 
-def tree_tile(head_size: int, itemsize: int, cache_itemsize: int) -> Tile:
-    """The cut of the tree part. Latency bounds it, not bytes or arithmetic: small tiles spread over the device.
+def tree_tile(programs: int, keys: int, head_size: int, itemsize: int, cache_itemsize: int) -> Tile:
+    """The cut of the tree part. Latency bounds it: one tile of keys where they fit, and all programs at once.
 
     Args:
+        programs: how many there would be with 16 packed rows each; few small ones finish sooner than fewer large ones.
+        keys: the most tree rows to attend to.
         itemsize: bytes of an operand of the matrix products (the query's type; 2 for e4m3).
         cache_itemsize: bytes of an element of the caches; turning e4m3 into operands takes registers.
     """
     if itemsize == 4:
         return Tile(16, 16, 4, 2)  # fp32 products unroll into plain arithmetic: larger tiles spill registers
-    if head_size > 128:
-        return Tile(32, 32, 8, 2)
-    return Tile(32, 32 if cache_itemsize == 1 else 64, 4, 2)
+    widest = 64 if head_size <= 128 and cache_itemsize == 2 else 32
+    block_n = max(16, min(widest, triton.next_power_of_2(keys)))
+    return Tile(16, block_n, 4, 1) if programs <= 256 else Tile(64 if head_size <= 128 else 32, block_n, 4, 1)
 
 
-def paged_tile(head_size: int, itemsize: int, cache_itemsize: int, packed_rows: int) -> Tile:
-    """The cut of the context-and-tree kernel; fits the 99 KiB of shared memory of sm_86, sm_89 and sm_120.
-
-    Args:
-        itemsize, cache_itemsize: as for `tree_tile`.
-        packed_rows: rows of the tree times query heads of one KV head.
-    """
+def paged_tile(head_size: int, itemsize: int, cache_itemsize: int) -> Tile:
+    """The cut of the context-and-tree kernel; fits the 99 KiB of shared memory of sm_86, sm_89 and sm_120."""
     if itemsize == 4:
         return Tile(16, 16, 4, 2)
     if head_size > 128:
         return Tile(64, 32, 8, 2)
-    block_n = 32 if cache_itemsize == 1 else 64
-    return Tile(64, block_n, 4, 2) if packed_rows <= 64 else Tile(128, block_n, 8, 2)
+    return Tile(64, 32 if cache_itemsize == 1 else 64, 4, 2)
 
 
 def plan_splits(
     requests: int, kv_heads: int, packed_rows: int, max_context_len: int, tile: Tile, multiprocessors: int
 ) -> int:
-    """How many ways to split the KV positions so that every multiprocessor has work: 1 to 64.
+    """How many ways to split the KV positions so that every multiprocessor has three programs: 1 to 64.
+
+    packed_rows is the rows of a tree times the query heads of one KV head.
 
     All arguments are constants of a captured graph, `max_context_len` the longest context it may meet: lengths read on
     the GPU decide how much of a split is used, never how many there are.
     """
-    programs = requests * kv_heads * -(-packed_rows // tile.block_m)
-    return max(1, min(2 * multiprocessors // programs, -(-max_context_len // (4 * tile.block_n)), 64))
+    programs = requests * kv_heads * triton.cdiv(packed_rows, tile.block_m)
+    wanted: int = triton.cdiv(3 * multiprocessors, programs)
+    return min(wanted, max(1, max_context_len // (4 * tile.block_n)), 64)
 
 
 def scratch_size(rows: int, heads: int, head_size: int, splits: int) -> int:
@@ -102,12 +101,16 @@ def tree_attention(
     key_scale: Tensor | None = None,
     value_scale: Tensor | None = None,
     merged: Tensor | None = None,
+    root_in_context: bool = False,
     tile: Tile | None = None,
 ) -> None:
     """Attends over the rows of the tree and merges the result with the context's part.
 
     Args:
         out, lse: the context's part; an lse of +-inf means no context, then `out` is not used (it may hold anything).
+        root_in_context: the context's part has the root's KV as its last key (context_lens + 1 keys), so the tree part
+            is N x N. Every row sees the root anyway, inert ones then too; a tree of 64 nodes becomes whole tiles, and
+            no context is empty. The fastest way, where the context kernel can be given the length.
         slot_mapping: the KV slot of every row, as the engine wrote them in this step. Without it, `block_table` and
             `context_lens` say where row i lies: position context_lens[b] + i.
         max_rows: the most rows a request of this launch can have, 1 + N; ancestors must have at least as many rows.
@@ -125,10 +128,15 @@ def tree_attention(
         raise ValueError("give slot_mapping, or both block_table and context_lens")
     heads, kv_heads, head_size = query.shape[1], key_cache.shape[2], query.shape[2]
     operand = _operand_type(query)
-    tile = tile or tree_tile(head_size, operand.primitive_bitwidth // 8, key_cache.itemsize)
     group, requests = heads // kv_heads, len(row_starts) - 1
+    first_key = int(root_in_context)
+    first_row = first_key if merged is out else 0
+    if tile is None:
+        programs = requests * kv_heads * triton.cdiv((max_rows - first_row) * group, 16)
+        sizes = head_size, operand.primitive_bitwidth // 8, key_cache.itemsize
+        tile = tree_tile(programs, max_rows - first_key, *sizes)
     anything = row_starts  # stands for the pointer of an argument that this launch does not read
-    grid = (triton.cdiv(max_rows * group, tile.block_m), kv_heads, requests)
+    grid = (triton.cdiv((max_rows - first_row) * group, tile.block_m), kv_heads, requests)
     tree_attention_kernel[grid](
         merged,
         out,
@@ -161,6 +169,8 @@ def tree_attention(
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         BY_TABLE=by_table,
+        FIRST_ROW=first_row,
+        FIRST_KEY=first_key,
         E4M3_QUERY=query.itemsize == 1,
         E4M3_CACHE=key_cache.itemsize == 1,
         OPERAND=operand,
@@ -208,7 +218,7 @@ def paged_tree_attention(
     kv_heads = key_cache.shape[2]
     group, requests = heads // kv_heads, len(row_starts) - 1
     operand = _operand_type(query)
-    tile = tile or paged_tile(head_size, operand.primitive_bitwidth // 8, key_cache.itemsize, max_rows * group)
+    tile = tile or paged_tile(head_size, operand.primitive_bitwidth // 8, key_cache.itemsize)
     anything = row_starts
     partial = scratch.view(-1) if needed and scratch is not None else anything
     partial_lse = partial[splits * rows * heads * head_size :] if needed else anything

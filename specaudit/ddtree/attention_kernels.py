@@ -49,18 +49,25 @@ def _slots(Table, positions, live, BLOCK_SIZE: tl.constexpr):
 
 
 @triton.jit
+def _word(Words, row_offsets, live, first, words):
+    """The 32 bits from `first` on, of each row: [n] uint32. Bits past the last word are 0."""
+    at = first // WORD_BITS
+    low = tl.load(Words + row_offsets + at, mask=live & (at < words), other=0).to(tl.uint32, bitcast=True)
+    high = tl.load(Words + row_offsets + at + 1, mask=live & (at + 1 < words), other=0).to(tl.uint32, bitcast=True)
+    shift = first - at * WORD_BITS
+    return (low >> shift) | ((high << 1) << (31 - shift))  # in two steps: a shift by 32 is undefined
+
+
+@triton.jit
 def _ancestor_bits(Words, row_offsets, live, first, words, BLOCK_N: tl.constexpr):
-    """Whether each row sees tree rows first to first + BLOCK_N - 1: [n, BLOCK_N]; first is a multiple of BLOCK_N."""
-    column = tl.arange(0, BLOCK_N)
-    word = first // WORD_BITS
-    low = tl.load(Words + row_offsets + word, mask=live, other=0)
-    if BLOCK_N <= WORD_BITS:
-        bits = low[:, None] >> ((first + column) % WORD_BITS)[None, :]
-    else:
+    """Whether each row sees the tree rows first to first + BLOCK_N - 1: [n, BLOCK_N]."""
+    column = tl.arange(0, BLOCK_N).to(tl.uint32)
+    bits = _word(Words, row_offsets, live, first, words)[:, None]
+    if BLOCK_N > WORD_BITS:
         tl.static_assert(BLOCK_N == 2 * WORD_BITS)
-        high = tl.load(Words + row_offsets + word + 1, mask=live & (word + 1 < words), other=0)
-        bits = tl.where((column < WORD_BITS)[None, :], low[:, None], high[:, None]) >> (column % WORD_BITS)[None, :]
-    return (bits & 1) != 0
+        more = _word(Words, row_offsets, live, first + WORD_BITS, words)[:, None]
+        bits = tl.where((column < WORD_BITS)[None, :], bits, more)
+    return ((bits >> (column % WORD_BITS)[None, :]) & 1) != 0
 
 
 @triton.jit
@@ -137,32 +144,39 @@ def tree_attention_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BY_TABLE: tl.constexpr,
+    FIRST_ROW: tl.constexpr,
+    FIRST_KEY: tl.constexpr,
     E4M3_QUERY: tl.constexpr,
     E4M3_CACHE: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Program (tile of rows, KV head, request)."""
+    """Program (tile of rows, KV head, request). With the root in the context part the keys start at row 1; its own row
+    has nothing to add then, and is skipped where the result is already in place."""
     tile, kv_head, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     start = tl.load(RowStarts + b)
     n = tl.load(RowStarts + b + 1) - start
-    if tile * BLOCK_M >= n * GROUP:
+    if tile * BLOCK_M >= (n - FIRST_ROW) * GROUP:
         return
     packed = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    row, head = packed // GROUP, kv_head * GROUP + packed % GROUP
+    row, head = FIRST_ROW + packed // GROUP, packed % GROUP
     live = row < n
-    t = (start + row).to(tl.int64)
-    q = _load_rows(Query, t * query_row + head * query_head, live, HEAD_SIZE, BLOCK_D, False)
+    first_t, first_head = start.to(tl.int64), kv_head * GROUP  # offsets within a request are small: 32 bits do
+    Query += first_t * query_row + first_head * query_head
+    Lse += first_t * lse_row + first_head.to(tl.int64) * lse_head
+    Out += first_t * out_row + first_head * out_head
+    Merged += first_t * merged_row + first_head * merged_head
+    q = _load_rows(Query, row * query_row + head * query_head, live, HEAD_SIZE, BLOCK_D, False)
     q = _operand(q, OPERAND)
-    lse = tl.load(Lse + head * lse_head + t * lse_row, mask=live, other=float("-inf")) * LOG2_E
+    lse = tl.load(Lse + head * lse_head + row * lse_row, mask=live, other=float("-inf")) * LOG2_E
     lse = tl.where(lse == float("inf"), float("-inf"), lse)  # FlashAttention 2 says +inf, 3 says -inf for "no keys"
-    context = _load_rows(Out, t * out_row + head * out_head, live, HEAD_SIZE, BLOCK_D, False).to(tl.float32)
     scale_s, scale_v = _scales(QueryScale, KeyScale, ValueScale, scale, E4M3_QUERY, E4M3_CACHE)
+    key_base, value_base = Key + kv_head * key_head, Value + kv_head * value_head
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     top, total = lse, tl.zeros([BLOCK_M], tl.float32)
-    seen = tl.minimum(n, (tile * BLOCK_M + BLOCK_M - 1) // GROUP + 1)  # parents come before children: no later rows
-    for first in range(0, seen, BLOCK_N):
+    last = FIRST_ROW + (tile * BLOCK_M + BLOCK_M - 1) // GROUP
+    for first in range(FIRST_KEY, tl.minimum(n, last + 1), BLOCK_N):  # parents come before children: no later keys
         j = first + tl.arange(0, BLOCK_N)
         in_tree = j < n
         if BY_TABLE:
@@ -171,19 +185,19 @@ def tree_attention_kernel(
             stored = in_tree
         else:
             slot = tl.load(Slots + start + j, mask=in_tree, other=-1)
-            block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
-            stored = slot >= 0
-        key_rows = block * key_block + offset * key_position + kv_head * key_head
-        value_rows = block * value_block + offset * value_position + kv_head * value_head
-        k = _operand(_load_rows(Key, key_rows, stored, HEAD_SIZE, BLOCK_D, False), OPERAND)
-        v = _operand(_load_rows(Value, value_rows, stored, HEAD_SIZE, BLOCK_D, False), OPERAND)
+            block, offset, stored = slot // BLOCK_SIZE, slot % BLOCK_SIZE, slot >= 0
+        key_rows, value_rows = block * key_block + offset * key_position, block * value_block + offset * value_position
+        k = _operand(_load_rows(key_base, key_rows, stored, HEAD_SIZE, BLOCK_D, False), OPERAND)
+        v = _operand(_load_rows(value_base, value_rows, stored, HEAD_SIZE, BLOCK_D, False), OPERAND)
         bits = _ancestor_bits(Ancestors + b * ancestors_request, row * ancestors_row, live, first, words, BLOCK_N)
         acc, top, total = _attend(acc, top, total, q, k, v, bits & in_tree[None, :], scale_s, True, PRECISION)
 
+    has_context = lse > float("-inf")  # without one, `Out` may hold anything
     weight = tl.exp2(lse - tl.where(top == float("-inf"), 0.0, top))
-    context = tl.where(weight[:, None] > 0, context * weight[:, None], 0.0)
-    result = (acc * scale_v + context) / tl.where(live, total + weight, 1.0)[:, None]
-    _store_rows(Merged, t * merged_row + head * merged_head, result, live, HEAD_SIZE, BLOCK_D)
+    inverse = 1.0 / tl.where(live, total + weight, 1.0)
+    context = _load_rows(Out, row * out_row + head * out_head, live & has_context, HEAD_SIZE, BLOCK_D, False)
+    result = acc * (inverse * scale_v)[:, None] + context.to(tl.float32) * (inverse * weight)[:, None]
+    _store_rows(Merged, row * merged_row + head * merged_head, result, live, HEAD_SIZE, BLOCK_D)
 
 
 @triton.jit(do_not_specialize=BATCH_SIZES)
@@ -244,10 +258,11 @@ def paged_tree_attention_kernel(
     if tile * BLOCK_M >= n * GROUP:
         return
     packed = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    row, head = packed // GROUP, kv_head * GROUP + packed % GROUP
+    row, head = packed // GROUP, packed % GROUP
     live = row < n
-    t = (start + row).to(tl.int64)
-    q = _load_rows(Query, t * query_row + head * query_head, live, HEAD_SIZE, BLOCK_D, False)
+    first_t, first_head = start.to(tl.int64), kv_head * GROUP  # offsets within a request are small: 32 bits do
+    Query += first_t * query_row + first_head * query_head
+    q = _load_rows(Query, row * query_row + head * query_head, live, HEAD_SIZE, BLOCK_D, False)
     q = _operand(q, OPERAND)
     scale_s, scale_v = _scales(QueryScale, KeyScale, ValueScale, scale, E4M3_QUERY, E4M3_CACHE)
 
@@ -289,9 +304,10 @@ def paged_tree_attention_kernel(
     safe_total = tl.where(seen_any, total, 1.0)
     result = acc * (scale_v / safe_total)[:, None]
     if DIRECT:
-        _store_rows(Out, t * out_row + head * out_head, result, live, HEAD_SIZE, BLOCK_D)
+        Out += first_t * out_row + first_head * out_head
+        _store_rows(Out, row * out_row + head * out_head, result, live, HEAD_SIZE, BLOCK_D)
     else:
-        at = (split * rows + t) * HEADS + head
+        at = (split * rows + first_t) * HEADS + first_head + row * HEADS + head
         lse = tl.where(seen_any, top + tl.log2(safe_total), float("-inf"))
         tl.store(PartialLse + at, lse, mask=live)
         if end > begin:

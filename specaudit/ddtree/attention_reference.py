@@ -67,7 +67,10 @@ def context_attention(
     key_scale: Tensor | None = None,
     value_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What the context kernel gives: every row over its request's context, (out [T, Hq, D], lse [Hq, T]) in fp32."""
+    """What the context kernel gives: every row over its request's context, (out [T, Hq, D], lse [Hq, T]) in fp32.
+
+    With the root in the context part, give it context_lens + 1.
+    """
     out = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
     lse = torch.full(query.shape[1::-1], float("-inf"), device=query.device)
     rows = query.float() if query_scale is None else query.float() * query_scale
@@ -98,6 +101,7 @@ def tree_attention(
     key_scale: Tensor | None = None,
     value_scale: Tensor | None = None,
     merged: Tensor | None = None,
+    root_in_context: bool = False,
 ) -> None:
     """The tree part, merged into a context part (out, lse) computed elsewhere; see `attention.tree_attention`."""
     merged = out if merged is None else merged
@@ -113,7 +117,10 @@ def tree_attention(
             positions = context_lens[b] + torch.arange(n, device=query.device)
             slots = table_slots(block_table[b], positions, key_cache.shape[1])
         key, value = gather_kv(key_cache, slots, key_scale), gather_kv(value_cache, slots, value_scale)
-        tree, tree_lse = softmax_attention(rows[start:end], key, value, unpack_bits(ancestors[b, :n], n), scale)
+        visible = unpack_bits(ancestors[b, :n], n)
+        if root_in_context:
+            visible[:, :1] = False
+        tree, tree_lse = softmax_attention(rows[start:end], key, value, visible, scale)
         context_lse = lse[:, start:end]
         # "No keys" is +inf from FlashAttention 2 and -inf from FlashAttention 3.
         context_lse = context_lse.masked_fill(context_lse.isinf(), float("-inf"))

@@ -32,7 +32,7 @@ def kernel(fn: object, dtype: str, head_size: int, cache: str = "", **constexprs
     itemsize = operand.primitive_bitwidth // 8
     sizes = head_size, itemsize, 1 if cache == E4M3_BYTES else itemsize
     is_tree = fn is kernels.tree_attention_kernel
-    tile = attention.tree_tile(*sizes) if is_tree else attention.paged_tile(*sizes, ROWS * GROUP)
+    tile = attention.tree_tile(512, ROWS - 1, *sizes) if is_tree else attention.paged_tile(*sizes)
     pointers = {
         **dict.fromkeys(("Merged", "Out", "Query"), dtype),
         **dict.fromkeys(("Key", "Value"), cache or dtype),
@@ -50,6 +50,8 @@ def kernel(fn: object, dtype: str, head_size: int, cache: str = "", **constexprs
         "BLOCK_M": tile.block_m,
         "BLOCK_N": tile.block_n,
         "BY_TABLE": False,
+        "FIRST_ROW": 1,
+        "FIRST_KEY": 1,
         "E4M3_QUERY": False,
         "E4M3_CACHE": cache == E4M3_BYTES,
         "OPERAND": operand,
@@ -67,7 +69,7 @@ def attention_kernels() -> list[Kernel]:
     return [
         kernel(tree, "*bf16", 128),
         kernel(tree, "*bf16", 128, E4M3_BYTES),
-        kernel(tree, "*fp16", 256, BY_TABLE=True),
+        kernel(tree, "*fp16", 256, BY_TABLE=True, FIRST_ROW=0, FIRST_KEY=0),
         kernel(tree, "*fp32", 256),
         kernel(paged, "*bf16", 128, DIRECT=False),
         kernel(paged, "*bf16", 128, E4M3_BYTES, DIRECT=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,15 @@ TINY = DFlashConfig(
     target_layer_ids=(0, 2),
 )
 PROMPTS = [[5, 1, 4, 4, 9, 2, 7], [8], [11, 10, 0, 6, 1, 1, 2, 3, 5, 8, 9, 7, 2, 0, 4]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Models this small are slower on many threads, and much slower beside other test processes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
