@@ -130,10 +130,15 @@ class Here:
 
     places: tuple[Place, ...]
     words: str
+    files: frozenset[str] = frozenset()
 
 
 def _here(ground: Ground, subject: Subject | None) -> Here:
-    return Here(ground.places(subject), str(subject)) if subject else Here((), "nowhere")
+    """The places of a subject; where there are none, the files in which they were looked for."""
+    if subject is None:
+        return Here((), "nowhere")
+    places = ground.places(subject)
+    return Here(places, str(subject), frozenset() if places else frozenset(ground.files(subject.files)))
 
 
 def ask(test: Test, ground: Ground, here: Here) -> Answer:
@@ -160,7 +165,7 @@ def ask(test: Test, ground: Ground, here: Here) -> Answer:
     if isinstance(test, Some):
         return _some(test, ground, there)
     answer = _RELATIONS[type(test)](ground, test, there.places)
-    return replace(answer, asked=f"{answer.asked} in {there.words}")
+    return replace(answer, asked=f"{answer.asked} in {there.words}", files=answer.files | there.files)
 
 
 def _some(test: Some, ground: Ground, there: Here) -> Answer:
@@ -168,7 +173,7 @@ def _some(test: Some, ground: Ground, there: Here) -> Answer:
     holds = any(answer.holds for answer in every)
     answer = joined(holds, [one for one in every if one.holds == holds], "or")
     asked = f"one place in {there.words} with {every[0].asked if every else 'what is asked'}"
-    return replace(answer, asked=asked, files=frozenset(place.path for place in there.places))
+    return replace(answer, asked=asked, files=there.files | {place.path for place in there.places})
 
 
 def _exists(ground: Ground, at: Subject) -> Answer:
@@ -178,11 +183,9 @@ def _exists(ground: Ground, at: Subject) -> Answer:
     return Answer(bool(places), sites, str(at), frozenset(files), len(files))
 
 
-def _search(ground: Ground, answer: Answer) -> Search | None:
+def _search(ground: Ground, answer: Answer) -> Search:
     """The record of what was looked through, for an answer that rests on absence."""
-    if answer.searched or not answer.files:
-        return answer.searched
-    return ground.index.searched(answer.files, answer.asked, answer.looked_at)
+    return answer.searched or ground.index.searched(answer.files, answer.asked, answer.looked_at)
 
 
 def _with(reason: str, answer: Answer) -> str:
@@ -220,13 +223,19 @@ def _finding(
 
 def _symbol(rule: Rule, ground: Ground, sites: tuple[Evidence, ...]) -> str:
     """The innermost definitions that hold the sites; without sites, what the subject names."""
-    found = dict.fromkeys(ground.enclosing(site.path, site.line) for site in sites)
-    names = [name for name in found if name]
+    # Sorted by name: a file that moves must not change the order.
+    names = sorted({ground.enclosing(site.path, site.line) or _assigned(site.text) for site in sites} - {""})
     if names:
         return ", ".join(names[:MAX_SYMBOLS])
     subject = rule.subject
     parts = ("|".join(subject.classes), "|".join(subject.functions)) if subject else ()
     return ".".join(part for part in parts if part)
+
+
+def _assigned(text: str) -> str:
+    """The name that a line at module level assigns to."""
+    found = re.match(r"(\w+)\s*(:[^=]*)?=(?!=)", text)
+    return found[1] if found else ""
 
 
 def fingerprint(rule: str, symbol: str, sites: Iterable[Evidence]) -> str:
