@@ -6,9 +6,9 @@
 with its own caches as far as they fit; the arms of a table are replayed in turn; a figure is the median per layer.
 
 Arms: `context`, FlashAttention 2 as torch carries it, not causal, over the context and the root; `context + tree`, the
-same followed by the tree part; `tree`, the tree part alone; `rooted`, context + tree with the root left to the tree part;
-`causal`, one FlashAttention call over context and rows, what a chain of as many rows costs; `paged`, context and tree in
-one kernel; `sdpa`, torch's attention with a dense mask. Errors are relative to fp64. `--sweep` times other cuts.
+same followed by the tree part; `tree`, the tree part alone; `rooted`, context + tree with the root left to the tree;
+`causal`, one FlashAttention call over context and rows, what a chain of as many rows costs; `paged`, context and tree
+in one kernel; `sdpa`, torch's attention with a dense mask. Errors are relative to fp64. `--sweep` times other cuts.
 """
 
 from __future__ import annotations

@@ -50,8 +50,10 @@ def tree_tile(programs: int, keys: int, head_size: int, itemsize: int, cache_ite
     if itemsize == 4:
         return Tile(16, 16, 4, 2)  # fp32 products unroll into plain arithmetic: larger tiles spill registers
     widest = 64 if head_size <= 128 and cache_itemsize == 2 else 32
-    block_n = max(16, min(widest, triton.next_power_of_2(keys)))
-    return Tile(16, block_n, 4, 1) if programs <= 256 else Tile(64 if head_size <= 128 else 32, block_n, 4, 1)
+    block_m = 16 if programs <= 256 else 64 if head_size <= 128 else 32
+    if keys > widest + 1:  # only the last row needs key widest + 1; more means a loop worth a pipeline
+        return Tile(block_m, 32, 4, 2)
+    return Tile(block_m, max(16, min(widest, triton.next_power_of_2(keys))), 4, 1)
 
 
 def paged_tile(head_size: int, itemsize: int, cache_itemsize: int) -> Tile:
