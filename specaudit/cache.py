@@ -34,6 +34,10 @@ class DerivedCache(Protocol):
         """Stores bytes; failing to store is not an error."""
         ...
 
+    def flush(self) -> None:
+        """Makes sure that what was put outlives this process."""
+        ...
+
 
 class NoCache:
     """A cache that keeps nothing."""
@@ -44,6 +48,9 @@ class NoCache:
 
     def put(self, kind: str, key: str, version: int, value: bytes) -> None:
         """Forgets."""
+
+    def flush(self) -> None:
+        """Nothing to write."""
 
 
 Derived = TypeVar("Derived")
@@ -80,6 +87,9 @@ class Cache:
     A cache that cannot be used is no error: everything is computed again, and :attr:`problem` says why, once.
     A damaged database is made anew; a damaged value or blob counts as absent.
 
+    A forked process goes on with a connection of its own (SQLite's must not cross a fork); what it puts is written by its
+    own :meth:`flush`.
+
     Args:
         folder: made when missing.
     """
@@ -87,10 +97,19 @@ class Cache:
     def __init__(self, folder: Path) -> None:
         self.problem = ""
         self._folder = folder
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._pending: dict[tuple[str, str, int], bytes] = {}
         self._pending_bytes = 0
         self._database = self._open()
+
+    def _mine(self) -> None:
+        if os.getpid() != self._process:
+            self._inherited = self._database  # kept, unused: closing it would write to the parent's file
+            self._begin()
 
     def __enter__(self) -> Cache:
         return self
@@ -100,6 +119,7 @@ class Cache:
 
     def get(self, kind: str, key: str, version: int) -> bytes | None:
         """See :class:`DerivedCache`."""
+        self._mine()
         with self._lock:
             kept = self._pending.get((kind, key, version))
             if kept is not None or self._database is None:
@@ -116,6 +136,7 @@ class Cache:
 
     def put(self, kind: str, key: str, version: int, value: bytes) -> None:
         """See :class:`DerivedCache`; values are written together, by :meth:`flush` at the latest."""
+        self._mine()
         with self._lock:
             self._pending[kind, key, version] = value
             self._pending_bytes += len(value)
@@ -124,6 +145,7 @@ class Cache:
 
     def flush(self) -> None:
         """Writes what was put."""
+        self._mine()
         with self._lock:
             self._flush()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 import subprocess
 import sys
@@ -119,6 +120,28 @@ def test_processes_share_a_cache(tmp_path: Path) -> None:
     with Cache(tmp_path) as cache:
         assert all(cache.get("outline", f"{name}{n}", 1) for name in "abc" for n in range(200))
         assert cache.blob(sha(b"same")) == b"same"
+
+
+def test_a_forked_process_reads_and_writes_through_a_connection_of_its_own(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.put("outline", "before", 1, b"parent")
+        cache.flush()
+        child = os.fork()
+        if child == 0:
+            seen = cache.get("outline", "before", 1)
+            cache.put("outline", "child", 1, b"child")
+            cache.flush()
+            os._exit(0 if seen == b"parent" else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        cache.put("outline", "after", 1, b"parent")
+        cache.flush()
+        assert cache.get("outline", "child", 1) == b"child"
+    with Cache(tmp_path) as cache:
+        assert [cache.get("outline", key, 1) for key in ("before", "child", "after")] == [
+            b"parent",
+            b"child",
+            b"parent",
+        ]
 
 
 def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,9 @@ def audit(index: Index) -> Audit:
 
 def _verified(index: Index, engine: Engine) -> tuple[tuple[Verifier, ...], tuple[Failure, ...]]:
     """The verifiers, and the files that could not be read for them."""
-    return find_verifiers(index, engine), index.failures
+    found = find_verifiers(index, engine)
+    index.snapshot.cache.flush()  # this may be a process of its own, which ends now
+    return found, index.failures
 
 
 @contextmanager
