@@ -8,7 +8,7 @@ JOBS ?= 2
 ENGINE ?= vllm==0.33.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format lock check-readme releases bench schemas clean
+.PHONY: help demo test lint format lock check-readme readme releases bench schemas clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -28,8 +28,11 @@ format: $(BIN)/.dev ## Let ruff write what lint would complain about.
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-check-readme: $(BIN)/.dev ## Compare the README's help texts with the program.
-	$(BIN)/python -m pytest -q tests/test_readme.py
+check-readme: $(BIN)/.dev ## Compare the README's help texts and outputs with the program.
+	$(BIN)/python .ci/readme.py
+
+readme: $(BIN)/.dev ## Put what the program prints now into the README.
+	$(BIN)/python .ci/readme.py --write
 
 releases: $(BIN)/.runtime ## Scan every vLLM release from 0.9.2 to 0.33.0 and two of SGLang.
 	$(BIN)/specaudit scan $(shell cat benchmarks/releases.txt) --no-rules --brief

@@ -69,6 +69,8 @@ def show_scan(scan: Scan, *, brief: bool = False) -> None:
         _options(out, scan)
         _findings(out, scan.findings)
         _environment(out, scan)
+    _servers(out, scan)
+    if scan.servers or not brief:
         out.line()
     for failure in scan.errors:
         out.line(f"not examined: {failure.path + ': ' if failure.path else ''}{failure.error}", "red")
@@ -152,7 +154,7 @@ def _methods(out: _Page, scan: Scan) -> None:
     if found:
         out.heading("By default")
         cells = [(row.method, row.runner, row.topology or "-", ", ".join(row.proposers) or "-") for row in found]
-        out.table(("method", "runner", "draft", "proposer"), cells)
+        out.table(("method", "on", "draft", "proposer"), cells)
 
 
 def _runners(out: _Page, scan: Scan) -> None:
@@ -245,14 +247,30 @@ def _environment(out: _Page, scan: Scan) -> None:
     facts = scan.environment
     names = ("python", "torch", "cuda", "triton", "platform")
     versions = [f"{name} {value}" for name in names if (value := getattr(facts, name))]
-    if versions or facts.gpus or scan.servers:
+    if versions or facts.gpus:
         out.heading("Environment")
     if versions:
         out.entry("  ", ", ".join(versions))
     for gpu in facts.gpus:
         out.entry("  ", f"{gpu.name}, compute {gpu.capability}, driver {gpu.driver}, {gpu.memory_mib} MiB")
+
+
+def _servers(out: _Page, scan: Scan) -> None:
+    if scan.servers:
+        out.heading("Servers")
     for server in scan.servers:
         out.entry(f"  process {server.pid}: ", " ".join(server.argv))
+        for name, value in server.env.items():
+            out.entry("      ", f"{name}={value}", "dim")
+        if server.path is not None:
+            path = scan.paths[server.path]
+            steps = [hop for hop in path.hops if hop.what in ("proposer", "kernel")]
+            out.entry("      takes ", f"{path.method} on {path.runner}", "bold")
+            for hop in steps[:1] + steps[-1:]:
+                out.entry("            ", f"{hop.what} {hop.path}:{hop.line} {hop.text}")
+        counted = summary.counters(server)
+        if counted:
+            out.entry("      counts ", counted)
 
 
 class _Page:

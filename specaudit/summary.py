@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from specaudit.model import Condition, Evidence, Proposer, Runner, Scan, TreePart
+from specaudit.model import Condition, Evidence, Proposer, Runner, Scan, Server, TreePart
 
 #: Walks of things that decide about acceptance; helpers and dispatchers only serve them.
 _DECIDES = ("tree", "linear", "block", "lossy", "synthetic", "unknown")
@@ -120,15 +120,20 @@ def _topologies(proposer: Proposer) -> str:
 
 
 def _verifier_line(scan: Scan) -> str:
+    """Accepting kernels per runner, that of most methods first; modes of a kernel after its main walk."""
     groups: dict[str, dict[str, list[str]]] = {}
     for verifier in scan.verifiers:
         if verifier.reachable != "dead" and verifier.role in ("kernel", "compiled") and verifier.walk in _DECIDES:
-            groups.setdefault(verifier.runner or "any runner", {}).setdefault(verifier.walk, []).append(verifier.name)
+            modes = dict.fromkeys([verifier.walk, *(variant.walk for variant in verifier.variants)])
+            groups.setdefault(verifier.runner or "any runner", {}).setdefault(" or ".join(modes), []).append(
+                verifier.name
+            )
     if not groups:
         return "none was found"
+    defaults = [runner.runner for runner in scan.runners if runner.default]
     return "; ".join(
-        f"{label}: " + ", ".join(f"{', '.join(dict.fromkeys(names))} ({walk})" for walk, names in walks.items())
-        for label, walks in sorted(groups.items())
+        f"{label}: " + ", ".join(f"{', '.join(dict.fromkeys(names))} ({walk})" for walk, names in groups[label].items())
+        for label in sorted(groups, key=lambda label: (-defaults.count(label), label))
     )
 
 
@@ -212,3 +217,20 @@ def conditions(when: Iterable[Condition], prefix: str = "") -> str:
 def place(evidence: Evidence) -> str:
     """``path:line  text``."""
     return f"{evidence.path}:{evidence.line}  {evidence.text}"
+
+
+def counters(server: Server) -> str:
+    """What a server's metrics page counts, with the positions of the draft; empty when it was not read."""
+    counts = server.metrics
+    names = (("drafts", "drafts"), ("draft_tokens", "draft tokens"), ("accepted_tokens", "accepted"))
+    parts = [f"{counts[key]:,.0f} {word}" for key, word in names if key in counts]
+    positions = sorted(
+        (int(key.removeprefix("accepted_at_")), value)
+        for key, value in counts.items()
+        if key.startswith("accepted_at_")
+    )
+    if positions:
+        parts.append("accepted by position " + " ".join(f"{value:,.0f}" for _, value in positions))
+    if "acceptance_length" in counts:
+        parts.append(f"acceptance length {counts['acceptance_length']:.2f}")
+    return ", ".join(parts)
