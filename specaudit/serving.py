@@ -103,18 +103,18 @@ def setting(value: object) -> str | None:
 def options(argv: Sequence[str]) -> dict[str, str | None]:
     """Options of a command line by name; ``--name`` alone is true, ``--no-name`` is false."""
     found: dict[str, str | None] = {}
-    words = list(argv)
-    for number, word in enumerate(words):
-        if not word.startswith("-") or word.strip("-") == "":
-            continue
+    words = iter([*argv, "-"])
+    word = next(words)
+    for following in words:
         name, equals, value = word.lstrip("-").partition("=")
-        name = name.replace("-", "_")
-        following = words[number + 1] if number + 1 < len(words) else "-"
-        if not equals:
-            value = "true" if following.startswith("-") and not _number(following) else following
-        if name.startswith("no_") and value == "true":
-            name, value = name.removeprefix("no_"), "false"
-        found[_SHORT.get(name, name)] = value
+        if word.startswith("-") and name and not _number(word):
+            name = name.replace("-", "_")
+            if not equals:
+                value = "true" if following.startswith("-") and not _number(following) else following
+            if name.startswith("no_") and value == "true":
+                name, value = name.removeprefix("no_"), "false"
+            found[_SHORT.get(name, name)] = value
+        word = following
     return found
 
 

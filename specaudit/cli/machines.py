@@ -83,6 +83,7 @@ def meant(specs: Sequence[str], said: Said, clear: Callable[[], None] = lambda: 
         UsageError: targets or options cannot be understood, or do not go together.
     """
     from specaudit.hosts.machines import HostOptions, Machines
+    from specaudit.hosts.via import words_of
     from specaudit.inventory import load, python_of
     from specaudit.targets import LOCAL, parse
 
@@ -90,6 +91,8 @@ def meant(specs: Sequence[str], said: Said, clear: Callable[[], None] = lambda: 
         raise UsageError("--python and --venv both say which environment is meant.", "Leave out one of the two.")
     if said.limit and said.inventory is None:
         raise UsageError("--limit goes with --inventory.", "Name the targets themselves, or an inventory.")
+    if said.via is not None:
+        words_of(said.via)
     python = python_of(said.python, said.venv)
     everywhere = HostOptions(ssh=tuple(said.ssh_options or ()), sudo=said.sudo, deadline=said.deadline)
     entries: tuple[Entry, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -39,7 +39,8 @@ class HostOptions:
 class Machines:
     """Opens machines, and ends what they share. Used by several threads at once.
 
-    ``per_host`` is looked up by the target's name; ``everywhere`` holds for those without an entry.
+    ``per_host`` is looked up by the target's name; ``everywhere`` holds for those without an entry. ``connect``
+    makes the shell of a machine (its name, its options); default: over SSH. The fake host comes in here.
     """
 
     ssh: SshOptions = field(default_factory=SshOptions)
@@ -47,6 +48,7 @@ class Machines:
     per_host: Mapping[str, HostOptions] = field(default_factory=dict)
     metrics: bool = False
     looking: Looking = field(default_factory=Looking)
+    connect: Callable[[str, HostOptions], Shell] | None = None
     _open: list[RemoteHost] = field(default_factory=list)
     _connector: Connector | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -87,6 +89,8 @@ class Machines:
             self._connector.close()
 
     def _shell(self, target: Target, options: HostOptions) -> Shell:
+        if self.connect is not None:
+            return self.connect(target.spec, options)
         from specaudit.hosts.ssh.connection import Connector
         from specaudit.hosts.ssh.shell import SshShell
 
