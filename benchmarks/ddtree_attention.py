@@ -1,6 +1,6 @@
 """Attention over draft trees on one GPU: what the tree part adds to the context kernel, and the stand-alone kernel.
 
-    python benchmarks/ddtree_attention.py [--json FILE] [--sweep]
+    python benchmarks/ddtree_attention.py [--json FILE] [errors] [tree] [paged] [sweep]
 
 32 query heads and 8 KV heads of 128, bf16, a paged cache of blocks of 16. An arm is a CUDA graph of 36 layers, each
 with its own caches as far as they fit; the arms of a table are replayed in turn; a figure is the median per layer.
@@ -8,7 +8,7 @@ with its own caches as far as they fit; the arms of a table are replayed in turn
 Arms: `context`, FlashAttention 2 as torch carries it, not causal, over the context and the root; `context + tree`, the
 same followed by the tree part; `tree`, the tree part alone; `rooted`, context + tree with the root left to the tree;
 `causal`, one FlashAttention call over context and rows, what a chain of as many rows costs; `paged`, context and tree
-in one kernel; `sdpa`, torch's attention with a dense mask. Errors are relative to fp64. `--sweep` times other cuts.
+in one kernel; `sdpa`, torch's attention with a dense mask. Errors are relative to fp64. `sweep` times other cuts.
 """
 
 from __future__ import annotations
@@ -321,21 +321,21 @@ def fastest(times: dict[str, float], name: str, count: int = 8) -> dict[str, flo
     return ordered
 
 
+SECTIONS = {"errors": section_errors, "tree": section_tree, "paged": section_paged, "sweep": section_sweep}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write every figure here")
-    parser.add_argument("--sweep", action="store_true", help="also time other cuts")
+    parser.add_argument("sections", nargs="*", choices=SECTIONS, default=["errors", "tree", "paged"])
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA device here: nothing was measured", file=sys.stderr)
         return 2
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
     figures: Figures = {"device": torch.cuda.get_device_name()}
-    figures["errors"] = section_errors()
-    figures["tree"] = section_tree()
-    figures["paged"] = section_paged()
-    if arguments.sweep:
-        figures["sweep"] = section_sweep()
+    for name in arguments.sections:
+        figures[name] = SECTIONS[name]()
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))
     return 0
