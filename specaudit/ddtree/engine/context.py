@@ -1,8 +1,8 @@
 """Attention of the target: the chain's own FlashAttention over the context, then the tree kernel, which merges.
 
 The context part is the call that a chain makes, with every row seeing all of the request's earlier tokens, the root
-and none of the nodes (not causal, `seqused_k` = context length + 1) and its log-sum-exp returned; its cost is the chain's at any
-context length. The tree part costs O((1 + N)^2) and is independent of the context.
+and none of the nodes (not causal, `seqused_k` = context length + 1) and its log-sum-exp returned; its cost is the
+chain's at any context length. The tree part costs O(N^2) and is independent of the context.
 """
 
 from __future__ import annotations
