@@ -327,14 +327,14 @@ SECTIONS = {"errors": section_errors, "tree": section_tree, "paged": section_pag
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write every figure here")
-    parser.add_argument("sections", nargs="*", choices=SECTIONS, default=["errors", "tree", "paged"])
+    parser.add_argument("sections", nargs="*", choices=SECTIONS, help="default: all but the sweep")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA device here: nothing was measured", file=sys.stderr)
         return 2
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
     figures: Figures = {"device": torch.cuda.get_device_name()}
-    for name in arguments.sections:
+    for name in arguments.sections or ("errors", "tree", "paged"):
         figures[name] = SECTIONS[name]()
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))
