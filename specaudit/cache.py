@@ -87,8 +87,8 @@ class Cache:
     A cache that cannot be used is no error: everything is computed again, and :attr:`problem` says why, once.
     A damaged database is made anew; a damaged value or blob counts as absent.
 
-    A forked process goes on with a connection of its own (SQLite's must not cross a fork); what it puts is written by its
-    own :meth:`flush`.
+    A forked process goes on with a connection of its own (SQLite's must not cross a fork); what it puts is written by
+    its own :meth:`flush`.
 
     Args:
         folder: made when missing.

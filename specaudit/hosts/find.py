@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specaudit.errors import TargetError, UnreachableError
+from specaudit.hosts.pipconfig import redacted
 
 if TYPE_CHECKING:
     from unearth.evaluator import Package
@@ -51,7 +52,7 @@ def find(client: Client, config: PipConfig, requirement: str) -> Release:
         UnreachableError: no index answered with the project, and at least one did not answer at all.
         TargetError: the project or the version does not exist.
     """
-    with _quiet():
+    with _listening(client):
         fitting = _matches(client, config, requirement, ignore_compatibility=False)
         # No build for this Python or platform (macOS, say): the audit does not run it, so another one will do.
         packages = fitting or _matches(client, config, requirement, ignore_compatibility=True)
@@ -77,7 +78,7 @@ def versions(client: Client, config: PipConfig, project: str) -> list[str]:
     """
     from packaging.version import Version
 
-    with _quiet():
+    with _listening(client):
         found = {str(p.version) for p in _matches(client, config, project, ignore_compatibility=True)}
         if not found:
             raise _absent(client, config, project)
@@ -129,13 +130,21 @@ def _absent(client: Client, config: PipConfig, requirement: str) -> TargetError 
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """unearth logs a warning per index that does not answer; the client keeps them, and we say so once."""
-    logger = logging.getLogger("unearth")
-    before, logger.disabled = logger.disabled, True
-    collector = logging.getLogger("unearth.collector")
-    was, collector.disabled = collector.disabled, True
+def _listening(client: Client) -> Iterator[None]:
+    """unearth logs what it passes over; an index that is not trusted would otherwise be passed over in silence."""
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "not being trusted" in record.getMessage():
+                place = redacted(str(record.args[0])) if isinstance(record.args, tuple) else "an index"
+                client.failures.append(f"{place} is plain HTTP, and not in pip's trusted-host")
+
+    logger, listener = logging.getLogger("unearth"), Listener()
+    before = logger.propagate
+    logger.propagate = False  # the other warnings are about indexes that do not answer, which the client remembers
+    logger.addHandler(listener)
     try:
         yield
     finally:
-        logger.disabled, collector.disabled = before, was
+        logger.removeHandler(listener)
+        logger.propagate = before

@@ -50,7 +50,12 @@ def open_client(config: PipConfig) -> Client:
         ConfigurationError: a certificate file cannot be loaded.
     """
     auth = MultiDomainBasicAuth(prompting=False, index_urls=config.index_urls)
+    mounts = {}
+    if config.proxy:  # unearth sends requests to trusted hosts past the proxy
+        past = httpx2.HTTPTransport(verify=False, proxy=config.proxy)
+        mounts = {f"all://{host}": past for host in config.trusted_hosts}
     return Client(
+        mounts=mounts,
         verify=_verify(config),
         trusted_hosts=config.trusted_hosts,
         proxy=config.proxy or None,
