@@ -1,6 +1,6 @@
 """Attention over draft trees on one GPU: what the tree part adds to the context kernel, and the stand-alone kernel.
 
-    python benchmarks/ddtree_attention.py [--json FILE] [errors] [tree] [paged] [sweep]
+    python benchmarks/ddtree_attention.py [--json FILE] [--only errors tree paged sweep]
 
 32 query heads and 8 KV heads of 128, bf16, a paged cache of blocks of 16. An arm is a CUDA graph of 36 layers, each
 with its own caches as far as they fit; the arms of a table are replayed in turn; a figure is the median per layer.
@@ -327,14 +327,14 @@ SECTIONS = {"errors": section_errors, "tree": section_tree, "paged": section_pag
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write every figure here")
-    parser.add_argument("sections", nargs="*", choices=SECTIONS, help="default: all but the sweep")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=["errors", "tree", "paged"])
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA device here: nothing was measured", file=sys.stderr)
         return 2
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
     figures: Figures = {"device": torch.cuda.get_device_name()}
-    for name in arguments.sections or ("errors", "tree", "paged"):
+    for name in arguments.only:
         figures[name] = SECTIONS[name]()
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))
