@@ -15,7 +15,6 @@ from specaudit.classify.code import Code, Symbol
 from specaudit.index import Assign, Call, Definition
 
 _ENTRIES = ("forward", "__call__")
-_RARE = 6  # files that define a method of that name
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +72,7 @@ class Callers:
         if key not in self._sites:
             self._sites[key] = ()  # recursion is no caller
             owner = self.code.owner(symbol)
-            found = list(self._of_method(symbol, owner) if _is_class(owner) else self._of_function(symbol))
-            if not found and _is_class(owner):
-                found = list(self._by_name(symbol))
+            found = self._of_method(symbol, owner) if _is_class(owner) else self._of_function(symbol)
             self._sites[key] = tuple(dict.fromkeys(found))
         return self._sites[key]
 
@@ -136,23 +133,15 @@ class Callers:
                     yield from self._on_object(holder, symbol.name)
                 yield from self._on_class(cls, symbol)
 
-    def _by_name(self, symbol: Symbol) -> Iterator[Site]:
-        """Calls of a method of that name on something whose class is not told: the last resort, and only for rare
-        names.
-        """
-        places = self.mentioning(f".{symbol.name}(")
-        defined = [path for path in self.mentioning(f"def {symbol.name}(") if self._defines(path, symbol.name)]
-        if len(defined) > _RARE or symbol.name.startswith("__"):
-            return
-        for path in places:
+    def by_name(self, method: Symbol) -> Iterator[Site]:
+        """Calls of a method of that name on something whose class is not told: to be trusted only where they stand in
+        the right place."""
+        for path in self.mentioning(f".{method.name}("):
             for call in self.index.outline(path).calls:
                 base = call.func.rpartition(".")[0]
-                other = call.name == symbol.name and base not in ("", "self", "cls", "super()")
+                other = call.name == method.name and base not in ("", "self", "cls", "super()")
                 if other and self.code.resolve(path, call.scope, base) is None:
                     yield Site(path, call.line, call.scope, call)
-
-    def _defines(self, path: str, name: str) -> bool:
-        return any(d.name == name and d.scope for d in self.index.outline(path).definitions)
 
     def _on_self(self, path: str, call: Call, symbol: Symbol) -> bool:
         base = call.func.rpartition(".")[0]

@@ -14,7 +14,7 @@ from specaudit.classify import flags, reading, slices, vectorised, walks
 from specaudit.classify.candidates import candidates
 from specaudit.classify.ir import Const, Function
 from specaudit.classify.machine import Machine
-from specaudit.classify.oracle import discover
+from specaudit.classify.oracle import discover, tests_drafts
 from specaudit.classify.terms import Terms
 from specaudit.index import Index
 from specaudit.model import Walk
@@ -149,16 +149,16 @@ def _function(parsed: slices.Parsed, local: Mapping[str, Function]) -> FunctionF
     function = tree(parsed)
     if function is None:
         return None
-    tensors = parsed.form == "tensor"
     known = flags.switches(function)
-    off = {flag: Const(0) for flag in known}
     behind = {flag: flags.compared_behind(function, flag) for flag in known}
     always = flags.compared(function.body) - frozenset(site for sites in behind.values() for site in sites)
-    base = _walks(Machine(function, local, Terms(), off, tensors=tensors), always)
+    reader = _Reader(function, local, tensors=parsed.form == "tensor")
+    off = {flag: Const(0) for flag in known}
+    base, drafts = reader.walks(off, always, thorough=False)
     found = [_fact(v, "", 0) for v in base]
     for flag, value in known.items():
-        machine = Machine(function, local, Terms(), {**off, flag: Const(value)}, tensors=tensors)
-        for verdict in _walks(machine, behind[flag]):
+        verdicts, _ = reader.walks({**off, flag: Const(value)}, behind[flag], thorough=drafts)
+        for verdict in verdicts:
             if all((verdict.walk, verdict.rewrites) != (other.walk, other.rewrites) for other in base):
                 found.append(_fact(verdict, flag, flags.branch(function, flag, verdict.line)))
     if not found:
@@ -168,9 +168,22 @@ def _function(parsed: slices.Parsed, local: Mapping[str, Function]) -> FunctionF
     return FunctionFacts(parsed.slice.qualname, function.line, parsed.form, params, ordered)
 
 
-def _walks(machine: Machine, sites: frozenset[int]) -> frozenset[walks.Verdict]:
-    runs = discover(machine, sites)
-    return walks.verdicts(machine, runs) or vectorised.verdicts(runs, machine.lines)
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the walks of one function under fixed flags."""
+
+    function: Function
+    local: Mapping[str, Function]
+    tensors: bool
+
+    def walks(
+        self, fixed: Mapping[str, Const], sites: frozenset[int], *, thorough: bool
+    ) -> tuple[frozenset[walks.Verdict], bool]:
+        """The verdicts, and whether drafts were compared at all (see :func:`specaudit.classify.oracle.discover`)."""
+        machine = Machine(self.function, self.local, Terms(), fixed, tensors=self.tensors)
+        paths = discover(machine, sites, thorough=thorough)
+        found = walks.verdicts(machine, paths) or vectorised.verdicts([path.run for path in paths], machine.lines)
+        return found, any(tests_drafts(path) for path in paths)
 
 
 def _fact(verdict: walks.Verdict, flag: str, branch: int) -> WalkFact:

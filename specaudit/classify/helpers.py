@@ -14,12 +14,10 @@ from specaudit.classify.callers import Callers, Site
 from specaudit.classify.code import Symbol
 from specaudit.classify.facts import Locals, tree
 from specaudit.classify.machine import Machine
-from specaudit.classify.oracle import answers
+from specaudit.classify.oracle import discover
 from specaudit.classify.terms import Terms, root
 from specaudit.classify.trees import parts
 from specaudit.index import Call
-
-_SEEDS = 12
 
 
 class Launches:
@@ -81,8 +79,8 @@ def _stored(source: str, qualname: str) -> tuple[frozenset[str], ...]:
         return ()
     machine = Machine(function, Locals(pieces), Terms(), {})
     found: dict[frozenset[str], None] = {}
-    for seed in range(_SEEDS):
-        for store in machine.execute(answers(seed, {})).stores:
+    for path in discover(machine):
+        for store in path.run.stores:
             loads = (part for part in parts(store.term) if part.kind == "load")
             found[frozenset(r.name for load in loads if (r := root(load.args[0])) is not None)] = None
     return tuple(found)

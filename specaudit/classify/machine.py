@@ -18,10 +18,11 @@ from specaudit.classify.runs import UNKNOWN, Asked, Oracle, Run, Seen, Store, Tu
 from specaudit.classify.terms import Kind, Term, Terms, kind, label, tensor_kind
 
 TURNS = 2
+RUN_STEPS = 2_000  # nested loops and calls multiply; no accepting function needs as many statements in one run
 
 
 class _Stop(Exception):
-    """The function returned."""
+    """The function returned, or ran for too long."""
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class Machine:
     compared: set[int] = field(default_factory=set)
     lines: dict[int, int] = field(default_factory=dict)
     steps: int = 0
+    ends: int = 0
     run: Run = field(default_factory=Run)
     oracle: Oracle = lambda term: False
     env: dict[str, Value] = field(default_factory=dict)
@@ -54,6 +56,7 @@ class Machine:
         """One run from top to bottom."""
         self.run = Run()
         self.oracle = oracle
+        self.ends = self.steps + RUN_STEPS
         self.depth = 0
         self._open = []
         self.env = {}
@@ -70,6 +73,8 @@ class Machine:
 
     def block(self, block: Block) -> str:
         self.steps += len(block)
+        if self.steps > self.ends:
+            raise _Stop
         for statement in block:
             signal = self._statement(statement)
             if signal:

@@ -1,7 +1,7 @@
 """Answers for open comparisons, and the runs that put one of them on trial.
 
-A comparison's part in a loop is found by pairs of runs that differ in its answer alone. Where a random answer is
-unlikely to reach something (a long conjunction), the answers after it are changed one by one.
+First every branch is taken each way. A comparison's part in a loop is then found by pairs of runs that differ in its
+answer alone; what is rarely reached after it (a long conjunction) by changing the answers after it one by one.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from specaudit.classify.machine import Machine
 from specaudit.classify.runs import Oracle, Run, Seen
 from specaudit.classify.terms import Kind, Term, draw, root
 
-_SEEDS, _FEW = 24, 8
-_BASES, _PATHS, _STEPS = 4, 24, 20_000
-_PRIME, _MIX, _WORD = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0xFFFFFFFFFFFFFFFF
+NO_KEY = -1
+_SEEDS, _FEW, _RUNS, _CASES = 8, 8, 96, 12
+_BASES, _PATHS, _STEPS, _IDLE = 4, 24, 16_000, 5_000
+_WORD = 0xFFFFFFFFFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +56,15 @@ class Trial:
     line: int
     cases: tuple[Case, ...]
 
-    @property
-    def exhausted(self) -> bool:
-        """So much was run that no more will be."""
-        return self.machine.steps > _STEPS
-
     def run(self, path: Path, forced: Mapping[int, bool]) -> Path:
-        """The same run once more with further answers given."""
-        if self.exhausted:
-            return path
-        return _path(self.machine, path.seed, path.key, {**path.forced, **forced})
+        """The same run once more with further answers given (the same run, when enough was run)."""
+        return path if exhausted(self.machine) else again(self.machine, path, forced)
 
     def explore(self, start: Path) -> Iterator[Path]:
-        """Runs in which the comparison keeps its truth and what is asked after it is answered the other way, one by
-        one.
-        """
+        """Runs in which the comparison keeps its truth and what is asked after it is answered otherwise, one by one."""
         todo: list[Mapping[int, bool]] = [start.forced]
         for _ in range(_PATHS):
-            if not todo or self.exhausted:
+            if not todo or exhausted(self.machine):
                 return
             path = _path(self.machine, start.seed, start.key, todo.pop())
             yield path
@@ -84,6 +76,11 @@ class Trial:
                 reached = reached or asked.key == start.key
 
 
+def exhausted(machine: Machine) -> bool:
+    """So much was run that no more will be."""
+    return machine.steps > _STEPS
+
+
 def bases(paths: list[Path]) -> list[Path]:
     """The few runs from which it is worth exploring."""
     return paths[:_BASES]
@@ -93,8 +90,13 @@ def _path(machine: Machine, seed: int, key: int, forced: Mapping[int, bool]) -> 
     return Path(seed, key, forced, machine.execute(answers(seed, forced, key)))
 
 
-def answers(seed: int, forced: Mapping[int, bool], alone: int = -1) -> Oracle:
-    """A truth for every key: all true, all false, then mixtures with one half, three quarters and one quarter true.
+def again(machine: Machine, path: Path, forced: Mapping[int, bool]) -> Path:
+    """A run once more, with further answers given."""
+    return _path(machine, path.seed, path.key, {**path.forced, **forced})
+
+
+def answers(seed: int, forced: Mapping[int, bool], alone: int = NO_KEY) -> Oracle:
+    """A truth for every key: all true, all false, then mixtures with a half, three quarters and a quarter true.
 
     The second turn's questions are answered as the first turn's were, unless their own answer is forced; what is
     forced on the key ``alone`` holds for the first turn only.
@@ -106,49 +108,80 @@ def answers(seed: int, forced: Mapping[int, bool], alone: int = -1) -> Oracle:
             return forced[term.id]
         if term.twin in forced and term.twin != alone:
             return forced[term.twin]
-        mixed = ((term.twin + 1) * _PRIME + seed * _MIX) & _WORD
-        mixed = ((mixed ^ (mixed >> 29)) * _MIX) & _WORD
-        return (mixed >> 40 & 0xFF) >= threshold
+        return _mixed(term.twin, seed) >= threshold
 
     return answer
 
 
-def discover(machine: Machine, sites: Collection[int]) -> list[Run]:
-    """Runs under mixed answers; few of them when those have made every comparison of ``sites`` and none tests a
-    draft.
+def _mixed(key: int, seed: int) -> int:
+    """A byte for each key and seed, without visible relation between them (the finish of splitmix64)."""
+    word = ((key + 1) * 0x9E3779B97F4A7C15 + (seed + 1) * 0xD1342543DE82EF95) & _WORD
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _WORD
+    return (word ^ (word >> 31)) & 0xFF
+
+
+def discover(machine: Machine, sites: Collection[int] = (), *, thorough: bool = True) -> list[Path]:
+    """Runs that together take every branch of the first turns, each way, and some under mixed answers.
+
+    Args:
+        machine: what to run.
+        sites: comparisons that must be made before it may stop early.
+        thorough: never stop early; otherwise a few runs do when all of ``sites`` were made and none tests a draft.
     """
-    runs: list[Run] = []
-    drafts = False
-    for seed in range(_SEEDS):
-        if seed >= _FEW and not drafts and machine.compared.issuperset(sites):
+    todo: list[tuple[int, dict[int, bool]]] = [(seed, {}) for seed in reversed(range(_SEEDS))]
+    known: set[tuple[int, bool]] = set()
+    out: list[Path] = []
+    while todo and len(out) < _RUNS and not exhausted(machine):
+        idle = len(out) >= _FEW and (machine.compared.issuperset(sites) or machine.steps > _IDLE)
+        if idle and not thorough:
             break
-        runs.append(machine.execute(answers(seed, {})))
-        drafts = drafts or any(_held_against(seen) for seen in first_turn(runs[-1]))
-    return runs
+        seed, forced = todo.pop()
+        path = _path(machine, seed, NO_KEY, forced)
+        out.append(path)
+        thorough = thorough or tests_drafts(path)
+        kept: dict[int, bool] = {}
+        for asked in path.run.asked:
+            known.add((asked.key, asked.answer))
+            other = asked.key, not asked.answer
+            if asked.first and other not in known:
+                known.add(other)
+                todo.append((seed, {**kept, asked.key: not asked.answer}))
+            kept[asked.key] = asked.answer
+    return out
 
 
-def trials(machine: Machine, runs: Sequence[Run]) -> Iterator[Trial]:
-    """One trial for each place that compares drafts in some first turn of some loop; ``runs`` are those of
-    :func:`discover`.
+def tests_drafts(path: Path) -> bool:
+    """A run compared drafts in a first turn."""
+    return any(_held_against(seen) for seen in first_turn(path.run))
+
+
+def trials(machine: Machine, paths: Sequence[Path]) -> Iterator[Trial]:
+    """One trial for each place that compares drafts in some first turn of some loop.
+
+    Args:
+        paths: the runs of :func:`discover`.
     """
-    reached: dict[int, list[tuple[int, Seen]]] = {}
-    for seed, run in enumerate(runs):
+    reached: dict[int, list[tuple[Path, Seen]]] = {}
+    for path in paths:
         here: set[int] = set()
-        for seen in first_turn(run):
+        for seen in first_turn(path.run):
             if seen.site not in here and _held_against(seen):
                 here.add(seen.site)
-                reached.setdefault(seen.site, []).append((seed, seen))
+                reached.setdefault(seen.site, []).append((path, seen))
     for site, found in sorted(reached.items(), key=lambda item: item[1][0][1].line):
         # A row whose offset is zero makes a lookup per row look like one per step: what other runs say of the place
         # holds.
         kinds = {seen.kind for _, seen in found}
         kind: Kind = next(k for k in ("ratio", "exact", "rate") if k in kinds)
-        cases = [
-            Case(seen, *(_path(machine, seed, seen.key, {seen.key: truth}) for truth in (True, False)))
-            for seed, seen in found
-            if seen.kind == kind and not machine.steps > _STEPS
-        ]
+        alike = [(path, seen) for path, seen in found if seen.kind == kind][:_CASES]
+        cases = [_case(machine, path, seen) for path, seen in alike if not exhausted(machine)]
         yield Trial(machine, site, kind, found[0][1].line, tuple(cases))
+
+
+def _case(machine: Machine, path: Path, seen: Seen) -> Case:
+    ends = [_path(machine, path.seed, seen.key, {**path.forced, seen.key: truth}) for truth in (True, False)]
+    return Case(seen, ends[0], ends[1])
 
 
 def first_turn(run: Run) -> Iterator[Seen]:
@@ -160,7 +193,7 @@ def first_turn(run: Run) -> Iterator[Seen]:
 
 def _held_against(seen: Seen) -> bool:
     """A draft is held against something else: one pointer alone, without a draw, is no test of a draft."""
-    return seen.left.random or seen.right.random or len(rests_on(seen)) > 1
+    return seen.kind == "rate" or seen.left.random or seen.right.random or len(rests_on(seen)) > 1
 
 
 def rests_on(seen: Seen) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ class Roles:
             key = here.path, here.qualname
             if key in reach.passed or depth > _DEPTH:
                 continue
-            sites = self.callers.sites(here)
+            sites = self.sites(here)
             reach.passed[key] = here, sites
             for site in sites:
                 above = self.callers.enclosing(site)
@@ -93,6 +93,14 @@ class Roles:
                 else:
                     todo.append((above, depth + 1))
         return reach
+
+    def sites(self, function: Symbol) -> tuple[Site, ...]:
+        """Who calls a function; for a method of objects that travel untold, the calls of that name inside runners."""
+        found = self.callers.sites(function)
+        owner = self.code.owner(function)
+        if found or owner is None or owner.definition.kind != "class" or function.name.startswith("__"):
+            return found
+        return tuple(site for site in self.callers.by_name(function) if self.runner_of(site))
 
     def runner_of(self, site: Site) -> str:
         """The label of the runner that a site stands in: its class, one behind it, or one derived from it."""
@@ -117,7 +125,7 @@ class Roles:
 
         A function that a decorator binds to the kernel is the launch itself: its callers are the launchers.
         """
-        for site in self.callers.sites(kernel):
+        for site in self.sites(kernel):
             above = self.callers.enclosing(site)
             if above is None:
                 continue

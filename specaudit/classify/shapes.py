@@ -39,6 +39,7 @@ class Device:
         self.local = local
         self.lines: list[_Line] = []
         self.leaving: set[int] = set()
+        self.made: set[str] = set()
         self.loops = 0
         self._block(parsed.node.body, ())
         self.loaded = self._loaded()
@@ -61,7 +62,7 @@ class Device:
             for loop in line.loops:
                 if loop in steered and self._compares(line.node, self._loaded(loop), (ast.cmpop,)):
                     return True
-        return False
+        return any(line.loops and line.compares and self._compares_draw(line.node) for line in self.lines)
 
     def _steers(self, line: _Line) -> bool:
         return line.steers and not self._assigned(line.loops[-1]).isdisjoint(line.words)
@@ -93,6 +94,15 @@ class Device:
                     continue  # types, or a test for NaN
                 if sum(self._holds(s, self.loaded) for s in sides) >= 2 and any(self._holds(s, fresh) for s in sides):
                     return True
+        return False
+
+    def _compares_draw(self, node: ast.AST) -> bool:
+        """A comparison of what some function of another file made: it may be a random number against a given rate."""
+        for child in ast.walk(node):
+            if isinstance(child, ast.Compare) and isinstance(child.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+                sides = (child.left, child.comparators[0])
+                if not any(isinstance(side, (ast.Constant, ast.UnaryOp)) for side in sides):
+                    return any(isinstance(n, ast.Name) and n.id in self.made for side in sides for n in ast.walk(side))
         return False
 
     def _holds(self, node: ast.expr, loaded: set[str]) -> bool:
@@ -129,6 +139,8 @@ class Device:
             if isinstance(node, ast.Return) and node.value is not None:
                 self._line(node, node, frozenset(), False, loops)
         elif isinstance(node, ast.Assign):
+            if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name):
+                self.made.update(n for t in node.targets for n in _names(t))
             self._line(node, node, frozenset(n for t in node.targets for n in _names(t)), True, loops)
         elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
             self._line(node, node, _names(node.target), True, loops)

@@ -197,8 +197,15 @@ def _stepped(address: Term) -> bool:
     return address.varies and all(a.kind == "carried" and constant(a.args[0]) for a in others)
 
 
+def given(term: Term) -> bool:
+    """A number that the caller gives, or that is made from such: nothing loaded, drawn or made elsewhere is in it."""
+    return not term.loads and not term.random and not made_elsewhere(term) and not constant(term)
+
+
 def steps_with(term: Term, loop: int) -> bool:
-    """It is loaded from a table that is indexed by the variable of that loop alone."""
+    """It is loaded from a table that is indexed by the variable of that loop alone, or a given rate."""
+    if given(term):
+        return True
     steps = (a for load in term.loads if _stepped(load.args[0]) for a in load.args[0].atoms)
     return any(
         (a.kind == "loop" and a.name.partition("+")[0] == str(loop)) or (a.kind == "carried" and a.value == loop)
@@ -210,7 +217,8 @@ def kind(op: str, left: Term, right: Term) -> Kind:
     """What a comparison tests, by the provenance of its sides.
 
     exact: two tokens, loaded from different places, are the same. ratio: a probability looked up by the token, or a
-    random number, against something that varies. rate: a draw against a table of rates per step.
+    random number, against something that varies. rate: a draw against a table of rates per step,
+    or against a number that the caller gives.
     """
     if (left.matches or right.matches) and not (left.vector or right.vector):
         return "exact"
@@ -223,6 +231,8 @@ def kind(op: str, left: Term, right: Term) -> Kind:
         return "none"
     for one, other in ((left, right), (right, left)):
         if table(one) and not by_token(one) and (other.random or _drawn(other)):
+            return "rate"
+        if given(one) and (other.random or made_elsewhere(other)):
             return "rate"
     if (by_token(left) or by_token(right)) and all(s.loads or s.random or made_elsewhere(s) for s in (left, right)):
         return "ratio"

@@ -49,9 +49,9 @@ class Outcome:
     stores: Signature
 
 
-def verdicts(machine: Machine, runs: Sequence[Run]) -> frozenset[Verdict]:
+def verdicts(machine: Machine, paths: Sequence[Path]) -> frozenset[Verdict]:
     """The walks of one function under fixed flags, one verdict per place that compares drafts."""
-    found = (_of_trial(trial) for trial in trials(machine, runs))
+    found = (_of_trial(trial) for trial in trials(machine, paths))
     return frozenset(verdict for verdict in found if verdict is not None)
 
 
