@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from specaudit.model import Condition
 
-_OPPOSITE = {
+Operator = Literal["==", "!=", "in", "not in", "<", "<=", ">", ">=", "is set", "is not set"]
+
+_OPPOSITE: dict[Operator, Operator] = {
     "==": "!=", "!=": "==", "in": "not in", "not in": "in", "<": ">=", ">=": "<", ">": "<=", "<=": ">",
     "is set": "is not set", "is not set": "is set",
 }  # fmt: skip
@@ -53,7 +56,7 @@ class Lit:
         if c is None or self.holds:
             return c
         op = _OPPOSITE[c.op]
-        return replace(c, op=op, text=words(c.option, op, c.value))
+        return Condition(c.option, c.kind, op, c.value, words(c.option, op, c.value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,16 +90,13 @@ class Masks:
                     _calls(value, "dot") or _names(value) & scores
                 ):
                     scores.add(name)
-        for inner in ast.walk(node):
-            if (
-                isinstance(inner, ast.AugAssign)
-                and isinstance(inner.op, ast.Add)
-                and isinstance(inner.target, ast.Name)
-            ):
-                pointer = self._loaded(kernel, inner.value, stored) if inner.target.id in scores else None
-                param = _root(pointer, stored) if pointer is not None else ""
-                if param in kernel.definition.params:
-                    yield Bias(kernel, param, inner.lineno)
+        for statement in _in_order(node):
+            match statement:
+                case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value) if name in scores:
+                    pointer = self._loaded(kernel, value, stored)
+                    param = _root(pointer, stored) if pointer is not None else ""
+                    if param in kernel.definition.params:
+                        yield Bias(kernel, param, statement.lineno)
 
     def _loaded(self, kernel: Symbol, value: ast.expr, stored: dict[str, ast.expr]) -> ast.expr | None:
         """The pointer that a value is loaded through, when it has a row per query and a column per key."""

@@ -44,7 +44,9 @@ class Methods:
     def _effects(self) -> list[Effect]:
         method = self.reader.code.method(self.cls, self.anchors.initialiser) if self.cls else None
         out: list[Effect] = []
-        for place in self.reader.places(method, self.cls, Obj(self.cls, "")) if self.cls and method else ():
+        if self.cls is None or method is None:
+            return out
+        for place in self.reader.places(method, self.cls, Obj(self.cls, "")):
             match place.statement:
                 case ast.Assign(
                     targets=[ast.Attribute(value=ast.Name(id="self"), attr=attr)], value=ast.Constant() as value

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from specaudit.classify.accesses import Access, accesses
 from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.conditions import Formula
 from specaudit.classify.methods import Methods
@@ -35,19 +36,6 @@ class Field:
     line: int
     values: tuple[str, ...]
     default: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """``configuration.name`` somewhere outside the configuration's class, with the constants it is compared with.
-
-    ``asked`` are those that a branch is taken for (``==``, ``in``), ``known`` also those that one is taken against (``!=``).
-    """
-
-    path: str
-    line: int
-    asked: frozenset[str] = frozenset()
-    known: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +70,8 @@ class Options:
         self.proposers = proposers
         self.verifiers = tuple(verifiers)
         self.fields = tuple(self._fields())
-        self.accesses = self._accesses()
+        valued = {f.name for f in self.fields if f.values}
+        self.accesses = accesses(self.index, reader.engine.config, methods.cls.path if methods.cls else "", valued)
         self.uses = self._uses()
         self._foreign: dict[str, frozenset[str]] = {}
 
@@ -110,33 +99,6 @@ class Options:
             if found:
                 return found
         return tuple(re.findall(r"\"(\w+)\"", annotation)) if annotation.startswith("Literal[") else ()
-
-    def _accesses(self) -> Mapping[str, list[Access]]:
-        """By name: every ``configuration.name`` in files that handle the speculative configuration."""
-        cls = self.methods.cls
-        out: dict[str, list[Access]] = {}
-        if cls is None:
-            return out
-        carriers = [n for n, c in self.reader.engine.config.objects.items() if c == cls.name]
-        valued = {f.name for f in self.fields if f.values}
-        for path in self.index.mentioning_any([*(c.encode() for c in carriers), cls.name.encode()]):
-            if path != cls.path:
-                for name, access in self._accesses_in(path, carriers, cls.name, valued):
-                    out.setdefault(name, []).append(access)
-        return out
-
-    def _accesses_in(self, path: str, carriers: list[str], cls: str, valued: set[str]) -> Iterator[tuple[str, Access]]:
-        text = self.index.source(path)
-        names = {*carriers, *_other_names(text, carriers, cls)}
-        either = "|".join(map(re.escape, sorted(names)))
-        direct = re.compile(rf"\b(?:{either})\s*\.\s*(\w+)|getattr\(\s*(?:\w+\.)*(?:{either}),\s*\"(\w+)\"")
-        line, at = 1, 0
-        for found in direct.finditer(text):
-            line, at = line + text.count("\n", at, found.end()), found.end()
-            name = found.group(1) or found.group(2)
-            compared = list(_compared(text, at)) if name in valued else []
-            asked = frozenset(value for value, wanted in compared if wanted)
-            yield name, Access(path, line, asked, frozenset(value for value, _ in compared))
 
     # --- the configuration's own use
 
@@ -304,48 +266,6 @@ class Options:
                     out |= {anchor.path} if nested else {p for p in self.index.paths if p.startswith(folder)}
             self._foreign[label] = frozenset(out)
         return self._foreign[label]
-
-
-def _other_names(text: str, carriers: list[str], cls: str) -> Iterator[str]:
-    """Other names under which a file handles the configuration: locals it is assigned to, parameters of its class."""
-    for carrier in carriers:
-        stored = re.compile(rf"(\w+)\s*(?::[^=]+)?:?=\s*\(?\s*(?:\w+\.)*{re.escape(carrier)}\s*\)?\s*(?:#.*)?$")
-        for line in _lines_with(text, carrier):
-            yield from stored.findall(line)
-    typed = re.compile(rf"(\w+)\s*:\s*\"?(?:\w+\.)*{re.escape(cls)}\b")
-    for line in _lines_with(text, cls):
-        yield from typed.findall(line)
-
-
-def _lines_with(text: str, word: str) -> Iterator[str]:
-    """The lines of a text that contain a word; searching those alone is a hundred times cheaper than the whole text."""
-    at = text.find(word)
-    while at >= 0:
-        end = text.find("\n", at)
-        end = len(text) if end < 0 else end
-        yield text[text.rfind("\n", 0, at) + 1 : end]
-        at = text.find(word, end)
-
-
-def _compared(text: str, at: int) -> Iterator[tuple[str, bool]]:
-    """Constants that a value read at ``at`` is compared with, there or through what keeps it; whether a branch asks for it."""
-    yield from _constants(text[at : at + 200])
-    start = text.rfind("\n", 0, at) + 1
-    kept = re.match(r"\s*((?:self\.)?\w+)(?:\s*:[^=]+)?\s*=\s", text[start:at] + " ")
-    if kept is not None:
-        for use in re.finditer(rf"(?<![\w.]){re.escape(kept.group(1))}\b(?!\s*=[^=])", text):
-            yield from _constants(text[use.end() : use.end() + 200])
-
-
-def _constants(tail: str) -> Iterator[tuple[str, bool]]:
-    """The constants of a comparison that starts a piece of text: ``== "x"``, ``in ("x", "y")``."""
-    found = re.match(r"\s*\)?\s*(==|!=)\s*\"(\w+)\"|\s*(not\s+)?in\s*[\(\[\{]([^)\]}]*)[\)\]\}]", tail)
-    if found is None:
-        return
-    if found.group(1):
-        yield found.group(2), found.group(1) == "=="
-    else:
-        yield from ((value, not found.group(3)) for value in re.findall(r"\"(\w+)\"", found.group(4)))
 
 
 def _used(statement: ast.stmt) -> Iterator[ast.Attribute]:

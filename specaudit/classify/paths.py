@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from specaudit.classify.conditions import Formula, alternatives, assume, default_way, quiet, satisfiable, stated, usual
 from specaudit.classify.deciding import Deciding, Request, options_in
-from specaudit.classify.emission import Event
+from specaudit.classify.events import Event
 from specaudit.classify.methods import Methods
 from specaudit.classify.proposers import Found, Proposers
 from specaudit.classify.runners import RunnerChoice, fixed

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from specaudit.classify.conditions import Formula, Lit, assume, deviations, given, stated, usual
-from specaudit.classify.emission import Emission, Event, Summary
+from specaudit.classify.emission import Emission
+from specaudit.classify.events import Event, Summary
 from specaudit.model import Condition, Evidence, Topology, TopologyVariant
 
 

@@ -203,7 +203,8 @@ def _equals(ref: Ref, value: Plain) -> Formula:
 
 def _within(left: Value, right: Value, text: str) -> Formula:
     if isinstance(left, Const) and isinstance(right, Ref):  # a name in a list-valued setting
-        left, right = right, left if isinstance(left.value, tuple) else Const((left.value,))
+        names = left.value if isinstance(left.value, tuple) else (left.value,)
+        return _within(right, Const(names), text)
     if isinstance(left, Ref) and isinstance(right, Const) and isinstance(right.value, tuple):
         default = left.default.value if left.default is not None else None
         usual = None if left.default is None or isinstance(default, tuple) else default in right.value
