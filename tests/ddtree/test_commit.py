@@ -40,24 +40,24 @@ def as_bytes(x: torch.Tensor) -> torch.Tensor:
 
 
 def caches_like(layout: str, dtype: torch.dtype, blocks: int, block_size: int, heads: int, size: int) -> torch.Tensor:
-    """Storage of two layers, in the orders engines keep it; `views` takes [blocks, slots, heads, size] of it."""
+    """K and V of a layer in the orders engines keep them; `views` takes [blocks, slots, heads, size] of it."""
     shapes = {
-        "NHD": (2, 2, blocks, block_size, heads, size),  # layer, K or V, ...
-        "HND": (2, 2, blocks, heads, block_size, size),
-        "interleaved": (2, blocks, 2, block_size, heads, size),
-        "packed": (2, blocks, block_size, heads, 2 * size),  # K and V of a head side by side
+        "NHD": (2, blocks, block_size, heads, size),  # K or V, ...
+        "HND": (2, blocks, heads, block_size, size),
+        "interleaved": (blocks, 2, block_size, heads, size),
+        "packed": (blocks, block_size, heads, 2 * size),  # K and V of a head side by side
     }
     return contents(shapes[layout], dtype, seed=blocks)
 
 
 def views(storage: torch.Tensor, layout: str) -> list[torch.Tensor]:
     if layout == "NHD":
-        return [storage[layer, kv] for layer in range(2) for kv in range(2)]
+        return list(storage)
     if layout == "HND":
-        return [storage[layer, kv].transpose(1, 2) for layer in range(2) for kv in range(2)]
+        return [view.transpose(1, 2) for view in storage]
     if layout == "interleaved":
-        return [storage[layer, :, kv] for layer in range(2) for kv in range(2)]
-    return [half for layer in range(2) for half in storage[layer].chunk(2, dim=-1)]
+        return list(storage.unbind(1))
+    return list(storage.chunk(2, dim=-1))
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND", "interleaved", "packed"])
