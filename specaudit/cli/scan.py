@@ -137,7 +137,7 @@ def scan(
     for judgement in judgements:
         if judgement.failing or judgement.unmet:
             note(f"{judgement.scan.target.spec}: gate: {verdict(judgement)}")
-    codes = [*(outcome.code for outcome in outcomes), *(judgement.code for judgement in judgements)]
+    codes = [o.code if o.error is not None else max(o.code, j.code) for o, j in zip(outcomes, judgements, strict=True)]
     raise typer.Exit(max(codes, default=Exit.CLEAN))
 
 
@@ -167,4 +167,6 @@ def _judge(cache: Cache, folders: Sequence[Path]) -> RuleJudge:
     from specaudit.ruling.judge import RuleJudge
     from specaudit.ruling.store import rulebook
 
-    return RuleJudge(rulebook(folders), cache)
+    judge = RuleJudge(rulebook(folders), cache)
+    _ = judge.summary  # a broken document is told before any target is asked
+    return judge

@@ -74,7 +74,7 @@ def read_rule(text: str, name: str, source: Literal["packaged", "user"] = "packa
         runners=_runners(keys["runners"]),
         symptom=keys["symptom"].text("the symptom in a user's words").strip(),
         cause=keys["cause"].text("the cause").strip(),
-        references=keys["references"].texts("an address") if "references" in keys else (),
+        references=_references(keys["references"]) if "references" in keys else (),
         remedy=_remedy(keys["remedy"]),
         present=_test(keys["present"]),
         subject=subject,
@@ -122,6 +122,14 @@ def _id(node: Node) -> str:
     if not _ID.fullmatch(text) or len(text) > 80:
         raise node.wrong(f"the id {text!r} must be lower-case words joined by hyphens, at most 80 characters")
     return text
+
+
+def _references(node: Node) -> tuple[str, ...]:
+    found = node.texts("an address")
+    for address in found:
+        if not address.startswith(("https://", "http://")):
+            raise node.wrong(f"{address!r} is no web address")
+    return found
 
 
 def _runners(node: Node) -> tuple[str, ...]:

@@ -1,0 +1,358 @@
+"""``specaudit report``, ``rules``, ``diff`` and ``history`` as their users see them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specaudit import document
+from specaudit.cli import run
+from specaudit.engines import ENGINES
+from specaudit.ruling.judge import RuleJudge
+from specaudit.ruling.store import rulebook
+
+Release = Callable[[str], Path]
+
+
+@dataclass
+class Said:
+    """What one command line gave."""
+
+    code: int
+    out: str
+    err: str
+
+
+Program = Callable[..., Said]
+
+
+@pytest.fixture
+def program(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Program:
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+
+    def call(*arguments: str | Path) -> Said:
+        code = run([str(argument) for argument in arguments])
+        sys.stdout.flush()
+        out, err = capfd.readouterr()
+        return Said(code, out, err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def documents(release: Release, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Scan documents of two releases."""
+    folder = tmp_path_factory.mktemp("documents")
+    found = {}
+    for version in ("0.20.1", "0.33.0"):
+        found[version] = folder / f"{version}.json"
+        assert run(["scan", f"dir:{release(version)}", "--json", "-q", "--output", str(found[version])]) == 0
+    return found
+
+
+# --- scan: gate and configuration -----------------------------------------------------------------------------------
+
+
+def test_scan_gates(program: Program, release: Release, documents: dict[str, Path]) -> None:
+    target = f"dir:{release('0.33.0')}"
+    assert program("scan", target, "--brief", "-q").code == 0
+    failed = program("scan", target, "--brief", "-q", "--fail-on", "high")
+    assert failed.code == 1
+    assert "findings at or above the gate" in failed.err
+    assert program("scan", target, "--brief", "-q", "--fail-on", "high", "--baseline", documents["0.33.0"]).code == 0
+    assert program("scan", target, "--brief", "-q", "--expect", "runner.eagle3=v2").code == 0
+    unmet = program("scan", target, "--brief", "-q", "--expect", "tree-verification=tree-walk")
+    assert unmet.code == 1
+    assert "expected tree-verification=tree-walk, found none" in unmet.err
+
+
+def test_a_configuration_rules_findings_out(program: Program, release: Release) -> None:
+    target = f"dir:{release('0.33.0')}"
+
+    def statuses(*arguments: str) -> dict[str, Any]:
+        said = program("scan", target, "--json", "-q", *arguments)
+        assert said.code == 0, said.err
+        return {f["rule"]: f for f in json.loads(said.out)["findings"]}
+
+    v2 = statuses("--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 3}')
+    assert v2["skipped-draft-zero-filled"]["status"] == "unreachable"
+    assert v2["skipped-draft-zero-filled"]["hop"]["what"] == "runner"
+    assert v2["v2-no-drafter-length-gate"]["status"] == "present"
+    v1 = statuses("--method", "eagle3", "--env", "VLLM_USE_V2_MODEL_RUNNER=0")
+    assert v1["skipped-draft-zero-filled"]["status"] == "present"
+    assert v1["v2-no-drafter-length-gate"]["status"] == "unreachable"
+    assert v1["gdn-accepted-index-unbounded"]["status"] == "unreachable"
+
+
+def test_rules_of_ones_own(program: Program, release: Release, tmp_path: Path) -> None:
+    target = f"dir:{release('0.33.0')}"
+    (tmp_path / "my-rule.yaml").write_text(MY_RULE)
+    said = program("scan", target, "--json", "-q", "--rules", tmp_path)
+    found = {f["rule"]: f["status"] for f in json.loads(said.out)["findings"]}
+    assert found["my-rule"] == "present"
+    assert len(found) == len(rulebook().rules) + 1
+    (tmp_path / "broken.yaml").write_text("id: broken\n")
+    said = program("scan", target, "--brief", "-q", "--rules", tmp_path)
+    assert said.code == 2
+    assert "broken.yaml:1: the key 'title' is missing" in said.err
+    assert "Traceback" not in said.err
+
+
+MY_RULE = """\
+id: my-rule
+title: Eagle's proposer is there
+severity: low
+methods: [eagle]
+runners: [v1]
+symptom: None.
+cause: None.
+remedy: {}
+subject: {files: vllm/v1/spec_decode/**, class: EagleProposer}
+present: {inherits: SpecDecodeBaseProposer}
+examples:
+  present:
+    - "class EagleProposer(SpecDecodeBaseProposer): pass"
+  fixed:
+    - "class EagleProposer: pass"
+"""
+
+
+# --- report ---------------------------------------------------------------------------------------------------------
+
+
+def test_several_reports_from_one_run(program: Program, documents: dict[str, Path], tmp_path: Path) -> None:
+    files = {name: tmp_path / f"out.{name}" for name in ("sarif", "junit", "html", "markdown", "json")}
+    formats = [word for name, path in files.items() for word in ("--format", f"{name}={path}")]
+    said = program("report", *documents.values(), *formats, "--format", "text", "--fail-on", "critical")
+    assert said.code == 1
+    assert said.out.startswith("vllm 0.20.1")
+    assert all(path.stat().st_size > 1000 for path in files.values())
+    assert len(document.load(files["json"]).scans) == 2  # type: ignore[union-attr]
+
+
+def test_report_reads_standard_input(documents: dict[str, Path]) -> None:
+    command = [sys.executable, "-m", "specaudit", "report", "-", "--format", "json"]
+    done = subprocess.run(command, input=documents["0.33.0"].read_bytes(), capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, documents["0.33.0"].read_bytes())
+
+
+def test_baseline_and_ignored_rules(program: Program, documents: dict[str, Path]) -> None:
+    new, old = documents["0.33.0"], documents["0.20.1"]
+    worse = program("report", new, "--fail-on", "low", "--baseline", old)
+    assert worse.code == 1
+    rules = [line.split()[1].rstrip(":") for line in worse.out.splitlines() if "(fails)" in line]
+    assert "removed-method-medusa" in rules
+    ignored = [word for rule in rules for word in ("--ignore", rule)]
+    assert program("report", new, "--fail-on", "low", "--baseline", old, *ignored).code == 0
+
+
+def test_github_writes_annotations_and_the_step_summary(
+    program: Program, documents: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = tmp_path / "summary.md"
+    step.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
+    said = program("report", documents["0.33.0"], "--format", "github", "--fail-on", "critical")
+    assert said.code == 1
+    assert said.out.startswith("::error file=vllm/")
+    assert step.read_text().startswith("before\n## vllm 0.33.0")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "no" / "such"))
+    assert program("report", documents["0.33.0"], "--format", "github").code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--format", "pdf"], "not known"),
+        (["--format", "text", "--format", "json"], "standard output"),
+        (["--fail-on", "awful"], "no severity"),
+        (["--expect", "nonsense"], "cannot be understood"),
+        (["--baseline", "/nowhere.json"], "cannot be read"),
+        (["--format", "text", "--output", "/nowhere/x"], "cannot be written"),
+    ],
+)
+def test_bad_arguments(program: Program, documents: dict[str, Path], arguments: list[str], said: str) -> None:
+    answer = program("report", documents["0.33.0"], *arguments)
+    assert answer.code == 2
+    assert said in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_a_file_that_is_no_scan_document(program: Program, tmp_path: Path) -> None:
+    for number, text in enumerate(("", "{", "[]", '{"schema": "other"}', '{"schema": "specaudit/scan/1"}')):
+        file = tmp_path / f"{number}.json"
+        file.write_text(text)
+        said = program("report", file)
+        assert said.code == 2
+        assert str(file) in said.err
+
+
+# --- rules ----------------------------------------------------------------------------------------------------------
+
+
+def test_rules_list_and_show(program: Program) -> None:
+    listed = program("rules", "list")
+    assert listed.code == 0
+    assert len(listed.out.splitlines()) == len(rulebook().rules) + 1
+    shown = program("rules", "show", "v2-runner-default")
+    for text in ("What you see", "What to do", "References", "present:", "examples:"):
+        assert text in shown.out
+    unknown = program("rules", "show", "v2-runner")
+    assert unknown.code == 2
+    assert "v2-runner-default" in unknown.err
+
+
+def test_rules_test_the_packaged_ones(program: Program, release: Release) -> None:
+    said = program("rules", "test", "--tree", f"dir:{release('0.20.1')}", "--tree", f"dir:{release('0.33.0')}")
+    assert said.code == 0, said.out
+    assert "0 failed" in said.out
+
+
+def test_rules_test_finds_what_can_never_match(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "my-rule.yaml").write_text(MY_RULE)
+    assert program("rules", "test", tmp_path).code == 0
+    blind = MY_RULE.replace("{inherits: SpecDecodeBaseProposer}", "{match: {pattern: 'SpecDecodeBaseProposer.x'}}")
+    (tmp_path / "my-rule.yaml").write_text(blind)
+    said = program("rules", "test", tmp_path)
+    assert said.code == 1
+    assert "my-rule.yaml:13 example present: the rule says fixed" in said.out
+    (tmp_path / "other.yaml").write_text("id: other\n")
+    said = program("rules", "test", tmp_path)
+    assert said.code == 2
+    assert "other.yaml:1" in said.err
+    assert "my-rule" in said.out
+
+
+# --- diff -----------------------------------------------------------------------------------------------------------
+
+
+def test_diff_of_two_releases(program: Program, documents: dict[str, Path], release: Release) -> None:
+    said = program("diff", f"dir:{release('0.20.1')}", documents["0.33.0"], "-q")
+    assert said.code == 0
+    for line in (
+        "changed   method eagle3: default runner v1 -> v2",
+        "appeared  proposer DSparkSpeculator (v2)",
+        "vanished  proposer MedusaProposer (v1)",
+        "changed   tree drafting: static -> none",
+        "changed   tree attention: static -> dead",
+        "changed   finding first-prefill-lookahead-zeroed: present -> fixed",
+        "changed   finding removed-method-medusa: not-applicable -> present",
+    ):
+        assert line in said.out, line
+    assert "verifier _rejection_kernel" in said.out
+
+
+def test_diff_as_json_and_as_a_gate(program: Program, documents: dict[str, Path]) -> None:
+    old, new = documents["0.20.1"], documents["0.33.0"]
+    same = program("diff", new, new, "--json", "--fail-on", "low", "-q")
+    assert (same.code, json.loads(same.out)["changes"]) == (0, [])
+    made = json.loads(program("diff", old, new, "--json", "-q").out)
+    assert made["schema"] == "specaudit/diff/1"
+    assert {change["kind"] for change in made["changes"]} >= {"appeared", "vanished", "changed"}
+    assert program("diff", old, new, "--fail-on", "low", "-q").code == 1
+    assert program("diff", old, new, "--fail-on", "critical", "-q").code == 0
+
+
+def test_diff_sees_a_moved_proposer(program: Program, release: Release, tmp_path: Path) -> None:
+    source = release("0.20.1")
+    copy_of(source, tmp_path / "a")
+    copy_of(source, tmp_path / "b")
+    spec = tmp_path / "b/vllm/v1/spec_decode"
+    (spec / "moved").mkdir()
+    (spec / "moved/__init__.py").touch()
+    (spec / "medusa.py").rename(spec / "moved/medusa.py")
+    runner = tmp_path / "b/vllm/v1/worker/gpu_model_runner.py"
+    runner.write_text(runner.read_text().replace("v1.spec_decode.medusa", "v1.spec_decode.moved.medusa"))
+    said = program("diff", f"dir:{tmp_path / 'a'}", f"dir:{tmp_path / 'b'}", "-q")
+    line = (
+        "moved     proposer MedusaProposer (v1): vllm/v1/spec_decode/medusa.py -> vllm/v1/spec_decode/moved/medusa.py"
+    )
+    assert line in said.out
+    assert "finding" not in said.out
+
+
+def copy_of(source: Path, place: Path) -> None:
+    """The part of a release that a scan reads."""
+    judge = RuleJudge(rulebook())
+    for file in (source / "vllm").rglob("*.py"):
+        path = file.relative_to(source).as_posix()
+        if judge.wants(path) or ENGINES["vllm"].wants(path) or path == "vllm/__init__.py":
+            (place / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, place / path)
+
+
+# --- history --------------------------------------------------------------------------------------------------------
+
+
+def rows(out: str) -> list[list[str]]:
+    return [line.split() for line in out.splitlines()]
+
+
+def test_history_of_the_package_index(program: Program) -> None:
+    said = program("history", "--from", "0.20.1", "--to", "0.20.2", "-q")
+    assert said.code == 0, said.err
+    assert [row[0] for row in rows(said.out)] == ["release", "0.20.1", "0.20.2"]
+    assert "static/static/none" in said.out
+
+
+def test_history_of_a_checkout(program: Program, release: Release, tmp_path: Path) -> None:
+    from git import Actor, Repo
+
+    clone = tmp_path / "clone"
+    repo = Repo.init(clone)
+    author = Actor("a", "a@example.com")
+    for version in ("0.20.1", "0.33.0"):
+        shutil.rmtree(clone / "vllm", ignore_errors=True)
+        copy_of(release(version), clone)
+        repo.git.add(all=True)
+        repo.index.commit(version, author=author, committer=author)
+        repo.create_tag(f"v{version}")
+    repo.create_tag("nightly")
+    repo.close()
+    said = program("history", "--git", clone, "-q")
+    assert said.code == 0, said.err
+    assert [row[:2] for row in rows(said.out)[1:]] == [["0.20.1", "v1"], ["0.33.0", "v2"]]
+    assert "none/dead/none" in said.out
+    changed = program("history", "--git", clone, "--from", "0.20", "--changes", "-q")
+    assert "    changed   tree drafting: static -> none" in changed.out
+    assert len(json.loads(program("history", "--git", clone, "--json", "-q").out)["scans"]) == 2
+    direct = program("scan", f"git:{clone}@v0.33.0", "--json", "-q")
+    assert json.loads(direct.out)["engine"]["source"].startswith("git:")
+    none = program("history", "--git", clone, "--from", "9.0")
+    assert (none.code, "0.33.0" in none.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--git", "/nowhere"], "no git repository"),
+        (["--git", ".", "--from", "new"], "no version"),
+    ],
+)
+def test_history_that_cannot_be_told(program: Program, tmp_path: Path, arguments: list[str], said: str) -> None:
+    from git import Repo
+
+    Repo.init(tmp_path).close()
+    words = [str(tmp_path) if word == "." else word for word in arguments]
+    answer = program("history", *words)
+    assert answer.code == 2
+    assert said in answer.err
+
+
+def test_commits_that_do_not_exist(program: Program, tmp_path: Path) -> None:
+    from git import Repo
+
+    Repo.init(tmp_path).close()
+    for ref in ("v1", "--upload-pack=x", "0" * 40):
+        said = program("scan", f"git:{tmp_path}@{ref}", "-q")
+        assert said.code == 2
+        assert "no commit" in said.err
+    assert "names no commit" in program("scan", "git:here", "-q").err
