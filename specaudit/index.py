@@ -1,8 +1,9 @@
 """Snapshot -> Index: what is defined, imported, called and assigned where, without importing anything.
 
-An :class:`Outline` is made from one file by one ``ast`` pass and depends on that file's bytes alone, so it is cached under
-the blob's SHA-256. Functions that a verdict rests on are parsed again, alone, by libcst (:meth:`Index.function`): whole
-files through libcst would cost ten times as much (8.7 s against 0.9 s for the ``v1`` folder of one release).
+An :class:`Outline` is made from one file by one ``ast`` pass and depends on that file's bytes alone, so it is cached
+under the blob's SHA-256. Functions that a verdict rests on are parsed again, alone, by libcst
+(:meth:`Index.function`): whole files through libcst would cost ten times as much (8.7 s against 0.9 s for the ``v1``
+folder of one release).
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ OUTLINE_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A class or function. ``line`` is its ``class``/``def`` line, ``first`` that of its first decorator, ``end`` its last."""
+    """A class or function. ``line`` is its ``class``/``def`` line, ``first`` that of its first decorator, ``end`` its
+    last.
+    """
 
     qualname: str
     kind: Literal["class", "function"]
@@ -64,7 +67,7 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: ``func`` is its source text (``self.drafter.propose``, ``kernel[grid]``), arguments are source texts."""
+    """One call: ``func`` is its source text (``self.x.run``, ``kernel[grid]``), so are the arguments."""
 
     func: str
     line: int
@@ -80,7 +83,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """One assignment to a name or attribute: source texts of target and value (the value cut at 400 characters in functions)."""
+    """One assignment to a name or attribute: source texts of target and value (the value cut at 400 characters in
+    functions).
+    """
 
     target: str
     value: str
@@ -265,7 +270,7 @@ class Index:
         return tuple(self._failures[path] for path in sorted(self._failures))
 
     def source(self, path: str) -> str:
-        """The file's text, as ``ast`` would decode it; ``""`` when it cannot be decoded (then it is in ``failures``)."""
+        """The file's text, as ``ast`` would decode it; ``""`` (and an entry in ``failures``) when it cannot be decoded."""
         try:
             return decode(self.snapshot.read(path))
         except (OSError, SyntaxError, UnicodeDecodeError) as bad:

@@ -1,7 +1,8 @@
-"""Where a file reads a field of the speculative configuration, and with which constants it compares it. Read off the text.
+"""Where a file reads a field of the speculative configuration, and with which constants it compares it. Read off the
+text.
 
-Nearly two hundred files handle the configuration of a recent release, most of them for one line: a pass over their text
-costs a tenth of their outlines.
+Nearly two hundred files handle the configuration of a recent release, most of them for one line: a pass over their
+text costs a tenth of their outlines.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from specaudit.index import Index
 class Access:
     """``configuration.name`` somewhere outside the configuration's class, with the constants it is compared with.
 
-    ``asked`` are those that a branch is taken for (``==``, ``in``), ``known`` also those that one is taken against (``!=``).
+    ``asked`` are those that a branch is taken for (``==``, ``in``), ``known`` also those that one is taken against
+    (``!=``).
     """
 
     path: str
@@ -77,7 +79,9 @@ def _lines_with(text: str, word: str) -> Iterator[str]:
 
 
 def _compared(text: str, at: int) -> Iterator[tuple[str, bool]]:
-    """Constants that a value read at ``at`` is compared with, there or through what keeps it; whether a branch asks for it."""
+    """Constants that a value read at ``at`` is compared with, there or through what keeps it; whether a branch asks
+    for it.
+    """
     yield from _constants(text[at : at + 200])
     start = text.rfind("\n", 0, at) + 1
     kept = re.match(r"\s*((?:self\.)?\w+)(?:\s*:[^=]+)?\s*=\s", text[start:at] + " ")

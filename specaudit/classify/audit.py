@@ -1,7 +1,7 @@
 """Index -> Audit: everything that classification says about one engine, and the paths of one configuration.
 
-Depends on the engine's files alone, so that its result can be cached under their digest. Verifiers are found in a second
-process meanwhile: neither half needs the other's result before the end.
+Depends on the engine's files alone, so that its result can be cached under their digest. Verifiers are found in a
+second process meanwhile: neither half needs the other's result before the end.
 """
 
 from __future__ import annotations
@@ -111,10 +111,12 @@ def trace(
 
     Args:
         settings: speculative options, environment flags and ``model_config.architectures`` /
-            ``draft_model_config.architectures`` by name; values as conditions show them, ``None`` for explicitly not set.
+            ``draft_model_config.architectures`` by name; values as conditions show them, ``None`` for explicitly not
+            set.
 
     Raises:
         ConfigurationError: the engine does not know the method or an option, or refuses the combination.
+
     """
     reading = Reading(index, engine_of(index))
     request = Refusals(reading.reader, reading.methods, reading.choice).checked(method, settings)
@@ -122,8 +124,9 @@ def trace(
     paths = tracer.paths(request)
     if not paths:
         why = tracer.deciding.refusal(request) or "nothing in it makes a proposer for them"
+        version = f"{reading.engine.name} {index.snapshot.engine.version}"
         raise ConfigurationError(
-            f"{reading.engine.name} {index.snapshot.engine.version} cannot run method {method!r} with these settings: {why}.",
+            f"{version} cannot run method {method!r} with these settings: {why}.",
             "See the runners of the method in a scan, and leave out the settings that lead elsewhere.",
         )
     return paths

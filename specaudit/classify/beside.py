@@ -1,7 +1,8 @@
 """One piece of work in a forked process, beside the caller's own.
 
-Forking hands over the index without copying it, which is why nothing else is used here; a forked copy of a process that has
-threads may wait for a lock that no thread will ever release, so the work is then done in the caller's process.
+Forking hands over the index without copying it, which is why nothing else is used here; a forked copy of a process
+that has threads may wait for a lock that no thread will ever release, so the work is then done in the caller's
+process.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ T = TypeVar("T")
 def beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     """Starts ``work`` and gives a function that waits for its result.
 
-    The result must be picklable. Where no process can be forked, or the forked one fails, the work is done when the result is
-    asked for, and raises then what it raises.
+    The result must be picklable. Where no process can be forked, or the forked one fails, the work is done when the
+    result is asked for, and raises then what it raises.
     """
     if threading.active_count() > 1 or not hasattr(os, "fork") or (os.cpu_count() or 1) < 2:
         yield work

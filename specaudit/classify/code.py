@@ -1,4 +1,5 @@
-"""Names -> definitions, across files: what a name means in a scope, the classes behind a class, the tree of one function.
+"""Names -> definitions, across files: what a name means in a scope, the classes behind a class, the tree of one
+function.
 
 Everything is read on demand: a question about one class opens the files of its bases and no others.
 """
@@ -72,7 +73,9 @@ class Code:
         return Symbol(path, found) if found else None
 
     def resolve(self, path: str, scope: str, name: str, depth: int = 0) -> Symbol | None:
-        """What ``name`` (dotted or not) means inside ``scope`` of ``path``: a class or function of the engine, or ``None``."""
+        """What ``name`` (dotted or not) means inside ``scope`` of ``path``: a class or function of the engine, or
+        ``None``.
+        """
         key = path, scope, name
         if key not in self._resolved:
             self._resolved[key] = None  # a cycle of re-exports resolves to nothing
@@ -121,7 +124,9 @@ class Code:
     # --- classes
 
     def bases(self, cls: Symbol) -> tuple[Symbol, ...]:
-        """The class and all classes of the engine behind it, nearest first, in the order that attributes are looked up."""
+        """The class and all classes of the engine behind it, nearest first, in the order that attributes are looked
+        up.
+        """
         key = cls.path, cls.qualname
         if key not in self._bases:
             order: list[Symbol] = []
@@ -139,7 +144,7 @@ class Code:
                 self._collect(base, order)
 
     def method(self, cls: Symbol, name: str, *, after: Symbol | None = None) -> Symbol | None:
-        """The method that ``name`` means on an object of that class; ``after`` asks for what ``super()`` means there."""
+        """The method that ``name`` means on an object of the class; ``after`` asks what ``super()`` means there."""
         order = self.bases(cls)
         if after is not None:
             places = [i for i, c in enumerate(order) if c.path == after.path and c.qualname == after.qualname]
@@ -155,7 +160,7 @@ class Code:
         return self.definition(method.path, method.definition.scope) if method.definition.scope else None
 
     def attribute(self, cls: Symbol, name: str) -> tuple[Field, ...]:
-        """Every value stored under ``self.name`` (or in the class body) by the class or those behind it, nearest first."""
+        """Every value stored as ``self.name`` or in the class body, by the class or those behind it, nearest first."""
         key = cls.path, cls.qualname
         if key not in self._attributes:
             kept: dict[str, list[Field]] = {}
@@ -192,7 +197,8 @@ class Code:
             return None
         lines = self.index.lines(symbol.path)[found.first - 1 : found.end]
         indent = len(lines[0]) - len(lines[0].lstrip())
-        # an enclosing block keeps multi-line strings as they are, which dedenting would not; empty lines give line numbers
+        # an enclosing block keeps multi-line strings as they are, which dedenting would not; empty lines give line
+        # numbers
         above = "\n" * (found.first - 2) + "if 1:\n" if indent else "\n" * (found.first - 1)
         try:
             node = ast.parse(above + "\n".join(lines)).body[0]

@@ -1,8 +1,8 @@
 """Tests of an ``if`` as data: small formulas over :class:`specaudit.model.Condition`.
 
-A formula is ``True``, ``False``, a :class:`Lit`, an :class:`And` or an :class:`Or`. A literal without a condition stands for
-something that only the running program knows (a shape, a batch); it is kept in formulas and left out of reports. Hashes are
-kept in each node (``code``): formulas nest, and are compared and put into sets all the time.
+A formula is ``True``, ``False``, a :class:`Lit`, an :class:`And` or an :class:`Or`. A literal without a condition
+stands for something that only the running program knows (a shape, a batch); it is kept in formulas and left out of
+reports. Hashes are kept in each node (``code``): formulas nest, and are compared and put into sets all the time.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def disj(parts: Iterable[Formula]) -> Formula:
 
 
 def _flatten(parts: Iterable[Formula], kind: type[And] | type[Or], *, absorbing: bool) -> tuple[Formula, ...] | None:
-    """The parts without duplicates; ``None`` when the absorbing constant or a literal and its opposite is among them."""
+    """The parts without duplicates; ``None`` when the absorbing constant, or a literal and its opposite, is there."""
     flat: dict[Formula, None] = {}
     signs: dict[object, bool] = {}
     exact: dict[str, str] = {}
@@ -238,7 +238,9 @@ def literals(f: Formula) -> tuple[Lit, ...]:
 
 
 def alternatives(f: Formula) -> tuple[tuple[Lit, ...], ...]:
-    """The ways to make it true, each a conjunction (at most 64; contradictions and longer forms of a way are left out)."""
+    """The ways to make it true, each a conjunction (at most 64; contradictions and longer forms of a way are left
+    out).
+    """
     ways = _ways(f)
     sets = [frozenset(way) for way in ways]
     return tuple(way for way, own in zip(ways, sets, strict=True) if not any(other < own for other in sets))

@@ -1,4 +1,6 @@
-"""The lines that decide a trace before anything drafts: what the configuration does with a method, and the choice of runner."""
+"""The lines that decide a trace before anything drafts: what the configuration does with a method, and the choice of
+runner.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """What a drafter's entry method does, as events under formulas.
 
-Methods are followed through inheritance and ``super()``; a test on configuration becomes part of the event's formula, so
-that one reading answers for every configuration. A *run of the draft model* is a call of an object that the class keeps
-(``self.x(...)``) and that is no method: its code is not the drafter's own. Where the kept object is of a class of the
-engine, its ``forward`` is followed instead.
+Methods are followed through inheritance and ``super()``; a test on configuration becomes part of the event's formula,
+so that one reading answers for every configuration. A *run of the draft model* is a call of an object that the class
+keeps (``self.x(...)``) and that is no method: its code is not the drafter's own. Where the kept object is of a class
+of the engine, its ``forward`` is followed instead.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ Origin = frozenset[str]
 NOTHING: Origin = frozenset()
 
 #: ``run`` of the draft model, ``return`` of a value, step ``loop``, ``write`` into kept state, ``unpack`` of a run's
-#: result; and what only a trace shows: ``enter`` (a call), ``def`` (what it enters), ``kernel`` (a launch), ``test`` (on a
+#: result; and what only a trace shows: ``enter`` (a call), ``def`` (what it enters), ``kernel`` (a launch), ``test``
+#: (on a
 #: setting), ``value`` (a step towards what is returned).
 Kind = Literal["run", "return", "loop", "write", "unpack", "enter", "def", "kernel", "test", "value"]
 

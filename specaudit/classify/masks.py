@@ -1,8 +1,8 @@
 """Does attention take a mask between the tokens of one step, and who passes one?
 
-A score bias is told by what a kernel does: a value loaded through a row pointer per query and a column per key is added to the
-scores that a dot product filled. The parameter behind that pointer is followed outwards: to the function that launches the
-kernel, to those who call it with that parameter, and to where the passed tensor is made.
+A score bias is told by what a kernel does: a value loaded through a row pointer per query and a column per key is
+added to the scores that a dot product filled. The parameter behind that pointer is followed outwards: to the function
+that launches the kernel, to those who call it with that parameter, and to where the passed tensor is made.
 """
 
 from __future__ import annotations
@@ -154,7 +154,9 @@ class Masks:
     # --- where the passed tensor is made
 
     def built_once(self, passing: Passing) -> tuple[bool, tuple[Evidence, ...]]:
-        """Whether the tensor is made when the object is made (not for each step), and the lines from there to the call."""
+        """Whether the tensor is made when the object is made (not for each step), and the lines from there to the
+        call.
+        """
         lines: list[Evidence] = []
         once = False
         for field in self._stored_as(passing.path, passing.value):

@@ -1,4 +1,6 @@
-"""What ``self.x`` is: a method, a kept object, a function; of which class a kept object is, and what was handed to it."""
+"""What ``self.x`` is: a method, a kept object, a function; of which class a kept object is, and what was handed to
+it.
+"""
 
 from __future__ import annotations
 

@@ -95,7 +95,9 @@ class Methods:
     def at(
         self, f: Formula, name: str, more: Mapping[str, str | None] | None = None, *, without: tuple[str, ...] = ()
     ) -> Formula:
-        """The formula for that method; ``more`` are further settings, which count first; ``without`` are left undecided."""
+        """The formula for that method; ``more`` are further settings, which count first; ``without`` are left
+        undecided.
+        """
         known = {**self.settings(name), **(more or {})}
         f = given(f, {option: value for option, value in known.items() if option not in without})
         told = dict(self.detections)

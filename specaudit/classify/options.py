@@ -1,9 +1,9 @@
 """Which speculative options the path of a method honours, ignores or overrides.
 
-An option is honoured when code on the path reads it for more than validation: the configuration's own completion, a shared
-file, the runner's own files, or the files of the method's proposers and verifiers. For an option with named values, a value
-counts as honoured when something on the path compares with it. An option that completing the configuration sets to a
-constant for the method is overridden.
+An option is honoured when code on the path reads it for more than validation: the configuration's own completion, a
+shared file, the runner's own files, or the files of the method's proposers and verifiers. For an option with named
+values, a value counts as honoured when something on the path compares with it. An option that completing the
+configuration sets to a constant for the method is overridden.
 """
 
 from __future__ import annotations
@@ -196,7 +196,9 @@ class Options:
         return self.index.evidence(self.methods.cls.path, field.line)
 
     def _inner_reads(self, name: str, method: str, theirs: frozenset[str], seen: frozenset[str]) -> list[Evidence]:
-        """Uses inside the configuration's class that take effect: in its completion, or in a method that the path calls."""
+        """Uses inside the configuration's class that take effect: in its completion, or in a method that the path
+        calls.
+        """
         out: list[Evidence] = []
         for use in self.uses.get(name, ()):
             if use.into and not any(self._matters(other, method, theirs, seen | {name}) for other in use.into):
@@ -217,7 +219,9 @@ class Options:
         return read or bool(self._inner_reads(name, method, theirs, seen))
 
     def _always_runs(self, definition: Definition) -> bool:
-        """Whether a method runs for every configuration object: its initialiser, and what is registered as a validator."""
+        """Whether a method runs for every configuration object: its initialiser, and what is registered as a
+        validator.
+        """
         return definition.name == self.methods.anchors.initialiser or any(
             "validator" in d for d in definition.decorators
         )

@@ -1,8 +1,8 @@
 """The way from configuration to kernel for one method under given settings, hop by hop.
 
-Each hop is a line of the engine: what the configuration does with the method, how the runner and the proposer are chosen, what
-the proposer does, and how its drafts are verified. Tests that could lead elsewhere stay in the list; where they lead is told
-by :class:`specaudit.model.Runner` and by each proposer's variants.
+Each hop is a line of the engine: what the configuration does with the method, how the runner and the proposer are
+chosen, what the proposer does, and how its drafts are verified. Tests that could lead elsewhere stay in the list;
+where they lead is told by :class:`specaudit.model.Runner` and by each proposer's variants.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Tracer:
         return event.kind == "test" and any("." not in option or option == backend for option in event.origin)
 
     def _otherwise(self, live: Iterable[Found], chosen: Found, request: Request) -> Iterator[Step]:
-        """The tests behind which the same proposer drafts otherwise, and the other proposers of special draft models."""
+        """The tests behind which this proposer drafts otherwise, and the other proposers of special draft models."""
         for variant in chosen.proposer.variants:
             options = {c.option for c in variant.when}
             for event in self._events(chosen) if request.method in variant.methods else ():

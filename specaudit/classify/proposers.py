@@ -34,7 +34,8 @@ from specaudit.model import Condition, Evidence, Proposer, Reachable, Topology, 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One line that makes a proposer: the class (``None``: a class the user names), its tests as a formula, and the way there.
+    """One line that makes a proposer: the class (``None``: a class the user names), its tests as a formula, and the
+    way there.
 
     ``tests`` are the lines of the tests passed on the way, ``via`` the lines that lead from the runner to ``line``.
     """
@@ -52,7 +53,9 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How far the search for a proposer's class has come: the tests and lines behind it, and where the object is kept."""
+    """How far the search for a proposer's class has come: the tests and lines behind it, and where the object is
+    kept.
+    """
 
     formula: Formula = True
     tests: tuple[Evidence, ...] = ()
@@ -253,7 +256,9 @@ class Proposers:
     # --- those that nobody makes
 
     def _dead(self, emissions: Mapping[str, Emission]) -> Iterable[Found]:
-        """Classes with an entry, in the folders of those in use, that nothing in the engine makes, subclasses or calls."""
+        """Classes with an entry, in the folders of those in use, that nothing in the engine makes, subclasses or
+        calls.
+        """
         made = [site.cls for site in self.sites if site.cls is not None]
         used = {(c.path, c.qualname) for cls in made for c in self.code.bases(cls)}
         for anchor in self.choice.present:

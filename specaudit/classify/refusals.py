@@ -1,4 +1,6 @@
-"""Settings that the engine would refuse: an unknown method or option, a value it does not list, a combination it raises on."""
+"""Settings that the engine would refuse: an unknown method or option, a value it does not list, a combination it
+raises on.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +79,9 @@ class Refusals:
                 } & request.settings.keys()
                 if about and usual(self.methods.at(f, request.method, request.settings)) is True:
                     line = f"{method.path}:{raised.lineno}"
+                    named = " with ".join(sorted(about))
                     raise ConfigurationError(
-                        f"The engine refuses {' with '.join(sorted(about))} for method {request.method!r}: {_message(raised)}",
+                        f"The engine refuses {named} for method {request.method!r}: {_message(raised)}",
                         f"See {line}; change one of these settings.",
                     )
 

@@ -1,7 +1,7 @@
 """Which model runner a method takes, and under which conditions another one.
 
-Read from the worker (where the runner's class is made), the property or flag that it tests, the validators that refuse a
-combination, and, where two engine generations live side by side, the function that chooses between them.
+Read from the worker (where the runner's class is made), the property or flag that it tests, the validators that
+refuse a combination, and, where two engine generations live side by side, the function that chooses between them.
 """
 
 from __future__ import annotations
@@ -154,7 +154,9 @@ class RunnerChoice:
     # --- what refuses a combination
 
     def _refusals(self) -> tuple[dict[str, Formula], dict[str, tuple[Evidence, ...]]]:
-        """Per runner: the formula under which a validator that runs for this runner only raises, and where it is called."""
+        """Per runner: the formula under which a validator that runs for this runner only raises, and where it is
+        called.
+        """
         refused: dict[str, Formula] = {}
         lines: dict[str, tuple[Evidence, ...]] = {}
         cls = self.reader.configuration.named(self.engine.config.engine_cls)

@@ -1,7 +1,7 @@
 """From the runner's call of its sampler to the kernels that accept: the calls in between, for one set of settings.
 
-Which functions and kernels accept is known from their bodies (:mod:`specaudit.classify.verifiers`); here only the way to them
-is followed: through methods, functions, launches ``kernel[grid](…)`` and kernels bound by a decorator.
+Which functions and kernels accept is known from their bodies (:mod:`specaudit.classify.verifiers`); here only the way
+to them is followed: through methods, functions, launches ``kernel[grid](…)`` and kernels bound by a decorator.
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ class Sampling:
     def _enter(
         self, cls: Symbol | None, function: Symbol, bound: Mapping[str, Value], seen: tuple[Symbol, ...]
     ) -> _Entered:
-        """What leads on inside a function; ``bound`` is what is known of its parameters from the call that entered it."""
+        """What leads on inside a function; ``bound`` is what is known of its parameters from the call that entered
+        it.
+        """
         node = self.code.function(function)
         if function in seen or node is None:
             return _Entered(function)

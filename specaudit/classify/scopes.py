@@ -11,7 +11,7 @@ from specaudit.classify.values import Value
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """File, enclosing qualified name, class of the object (``owner``), what ``self`` is known to be, and local names."""
+    """File, enclosing qualified name, class of the object (``owner``), what ``self`` is known to be, local names."""
 
     path: str
     qualname: str

@@ -1,7 +1,8 @@
 """Reads configuration code without running it: what a test comes to, and what remains to be known.
 
-:meth:`Reader.truth` turns a test into a formula over settings; predicates of the configuration (``use_something()``) are read
-from their bodies, never from their names. The method stays a setting like any other, so that one reading answers for all.
+:meth:`Reader.truth` turns a test into a formula over settings; predicates of the configuration (``use_something()``)
+are read from their bodies, never from their names. The method stays a setting like any other, so that one reading
+answers for all.
 """
 
 from __future__ import annotations
@@ -381,7 +382,9 @@ class Reader:
     # --- functions
 
     def inline(self, method: Symbol, self_value: Value | None, scope: Scope) -> Value:
-        """What a method returns. ``self_value`` is ``None`` for a method of an ordinary object (of ``scope``'s class)."""
+        """What a method returns. ``self_value`` is ``None`` for a method of an ordinary object (of ``scope``'s
+        class).
+        """
         if scope.depth > _DEPTH:
             return Opaque(method.name)
         owner = self.code.owner(method) if self_value is not None else scope.owner

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specaudit.classify.code import Symbol
-from specaudit.classify.conditions import Formula, Lit, conj, disj, negate, words
+from specaudit.classify.conditions import Formula, Lit, Operator, conj, disj, negate, words
 from specaudit.model import Condition
+
+_ORDERS: dict[str, Operator] = {"<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 Kind = Literal["env", "option", "model", "platform"]
 Plain = str | int | float | bool | None
@@ -144,7 +146,8 @@ def compare(op: str, left: Value, right: Value, text: str) -> Formula:
         numbers = isinstance(default, (int, float)) and isinstance(right.value, (int, float))
         usual = _ordered(op, default, right.value) if numbers else None
         value = shown(right.value)
-        return Lit(text, Condition(left.option, left.kind, op, value, words(left.option, op, value)), True, usual)  # type: ignore[arg-type]
+        condition = Condition(left.option, left.kind, _ORDERS[op], value, words(left.option, op, value))
+        return Lit(text, condition, True, usual)
     return Lit(text)
 
 

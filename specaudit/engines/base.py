@@ -1,9 +1,9 @@
 """The anchors of one engine, as data.
 
-Classification starts from these names and follows the code from there: which class is the configuration, which field of it
-names the method, which classes run the target model, what the entry of a drafter is called. Everything else (which
-proposers exist, which sampler verifies, which kernel accepts) is read from the source. Paths are relative to the folder
-that holds the package; patterns are those of :func:`fnmatch.fnmatchcase`.
+Classification starts from these names and follows the code from there: which class is the configuration, which field
+of it names the method, which classes run the target model, what the entry of a drafter is called. Everything else
+(which proposers exist, which sampler verifies, which kernel accepts) is read from the source. Paths are relative to
+the folder that holds the package; patterns are those of :func:`fnmatch.fnmatchcase`.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class GateAnchor:
 class ConfigAnchor:
     """The configuration of speculative decoding.
 
-    ``objects`` maps the names under which configuration objects travel (attributes, parameters, locals) to their class;
-    ``renamed`` the names of locals and parameters that carry one field to that field. Settings below one of ``models`` are
-    facts of a model. ``named`` are the fields that are filled before anything else is decided (a draft model is named).
-    ``method_field`` holds the method's name, ``method_type`` is the ``Literal`` of all of them, ``count_field`` the number of
-    drafted tokens, ``tree_field`` the user's tree, ``backend_field`` the attention backend of the drafter.
-    ``initialiser`` is the method that completes a configuration object.
+    ``objects`` maps the names under which configuration objects travel (attributes, parameters, locals) to their
+    class; ``renamed`` the names of locals and parameters that carry one field to that field. Settings below one of
+    ``models`` are facts of a model. ``named`` are the fields that are filled before anything else is decided (a draft
+    model is named). ``method_field`` holds the method's name, ``method_type`` is the ``Literal`` of all of them,
+    ``count_field`` the number of drafted tokens, ``tree_field`` the user's tree, ``backend_field`` the attention
+    backend of the drafter. ``initialiser`` is the method that completes a configuration object.
     """
 
     cls: str
@@ -78,12 +78,13 @@ class ConfigAnchor:
 class Engine:
     """All anchors of one engine.
 
-    ``environment`` is the module object through which environment flags are read (``envs.NAME``) and ``environment_path`` its
-    file; ``platform`` the names under which the platform object travels and the predicates that hold by default;
-    ``files`` are patterns of every file that classification may read; ``assumed`` are settings that every run with
-    speculative decoding has. ``backend_registries`` are the files that name attention backends by dotted path,
-    ``backend_setting`` the configuration class and field that select one, ``backend_flag`` the environment flag that did so
-    where there is no such field; ``attention`` are patterns of the files that hold attention code.
+    ``environment`` is the module object through which environment flags are read (``envs.NAME``) and
+    ``environment_path`` its file; ``platform`` the names under which the platform object travels and the predicates
+    that hold by default; ``files`` are patterns of every file that classification may read; ``assumed`` are settings
+    that every run with speculative decoding has. ``backend_registries`` are the files that name attention backends by
+    dotted path, ``backend_setting`` the configuration class and field that select one, ``backend_flag`` the
+    environment flag that did so where there is no such field; ``attention`` are patterns of the files that hold
+    attention code.
     """
 
     name: str
