@@ -124,8 +124,16 @@ def _commit(repo: Repo, ref: str) -> Commit:
     try:
         if not _REF.fullmatch(ref):
             raise ValueError(ref)
-        return repo.commit(ref)
+        found = repo.commit(ref)
+        _ = found.tree  # a full hash is taken for a commit without looking
+        return found
     except (BadName, BadObject, ValueError, IndexError) as bad:
+        repo.close()
+        if "dubious ownership" in str(bad):
+            raise TargetError(
+                f"git refuses {repo.git_dir}: it belongs to another user.",
+                "Allow it with `git config --global --add safe.directory PATH`.",
+            ) from bad
         raise TargetError(f"{repo.git_dir} has no commit {ref!r}.", "`git tag` lists its tags.") from bad
 
 
