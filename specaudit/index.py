@@ -270,7 +270,7 @@ class Index:
         return tuple(self._failures[path] for path in sorted(self._failures))
 
     def source(self, path: str) -> str:
-        """The file's text, as ``ast`` would decode it; ``""`` (and an entry in ``failures``) when it cannot be decoded."""
+        """The text as ``ast`` would decode it; ``""`` (and an entry in ``failures``) when it cannot be decoded."""
         try:
             return decode(self.snapshot.read(path))
         except (OSError, SyntaxError, UnicodeDecodeError) as bad:
