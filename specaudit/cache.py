@@ -21,6 +21,8 @@ _FILE = "derived-1.sqlite"
 _PATIENCE = 5.0
 #: Values kept back until this many bytes are worth a transaction.
 _BATCH = 4 << 20
+#: Bytes of blobs that are remembered.
+_RECENT = 64 << 20
 
 
 class DerivedCache(Protocol):
@@ -104,6 +106,8 @@ class Cache:
         self._lock = threading.Lock()
         self._pending: dict[tuple[str, str, int], bytes] = {}
         self._pending_bytes = 0
+        self._recent: dict[str, bytes] = {}
+        self._recent_bytes = 0
         self._database = self._open()
 
     def _mine(self) -> None:
@@ -197,13 +201,26 @@ class Cache:
         return self._database
 
     def blob(self, sha256: str) -> bytes | None:
-        """See :class:`BlobStore`."""
+        """See :class:`BlobStore`; the last ones are remembered, since machines of a fleet share most of their files."""
+        recent = self._recent.get(sha256)
+        if recent is not None:
+            return recent
         file = self._blob_file(sha256)
         try:
             data = file.read_bytes()
         except OSError:
             return None
-        return data if hashlib.sha256(data).hexdigest() == sha256 else None
+        if hashlib.sha256(data).hexdigest() != sha256:
+            return None
+        self._remember(sha256, data)
+        return data
+
+    def _remember(self, sha256: str, data: bytes) -> None:
+        with self._lock:
+            self._recent_bytes += len(data)
+            if self._recent_bytes > _RECENT:
+                self._recent, self._recent_bytes = {}, len(data)
+            self._recent[sha256] = data
 
     def put_blob(self, sha256: str, data: bytes) -> None:
         """See :class:`BlobStore`; a reader never sees half a blob."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Protocol
 
@@ -227,8 +227,13 @@ def _document_of(target: Target, snapshot: Snapshot, servers: tuple[Server, ...]
 
 def wanted(path: str, judge: Judge | None = None) -> bool:
     """Whether classification or a rule may read that file of some engine."""
+    return _classified(path) or (judge is not None and judge.wants(path))
+
+
+@lru_cache(maxsize=1 << 15)
+def _classified(path: str) -> bool:
     engine = ENGINES.get(path.partition("/")[0])
-    return (engine is not None and engine.wants(path)) or (judge is not None and judge.wants(path))
+    return engine is not None and engine.wants(path)
 
 
 def classify(snapshot: Snapshot) -> Audit:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -199,8 +200,12 @@ def keep(found: Listing) -> bytes:
     return msgspec.msgpack.encode(_Kept([(e.path, e.sha256, e.size) for e in found.files], found.record))
 
 
+@lru_cache(maxsize=4)
 def kept(data: bytes, wanted: str) -> Listing | None:
-    """A listing out of the cache, ``None`` when it is not the one with the digest ``wanted``."""
+    """A listing out of the cache, ``None`` when it is not the one with the digest ``wanted``.
+
+    The machines of a fleet mostly have the same few builds, so the last ones are remembered.
+    """
     try:
         found = msgspec.msgpack.decode(data, type=_Kept)
     except msgspec.DecodeError:

@@ -22,6 +22,8 @@ from typing import Any
 
 #: zlib level of answers: on ``.py`` files level 3 takes half the time of level 6 for a tenth more bytes.
 LEVEL = 3
+#: How an interpreter says that it is too old.
+TOO_OLD = "specaudit needs Python 3.8 or newer on the host; "
 
 
 def marker(nonce: str) -> bytes:
@@ -70,7 +72,7 @@ def serve(nonce: str, lifetime: int, payload: bytes) -> None:
     """
     if sys.version_info < (3, 8):  # noqa: UP036
         version = ".".join(str(part) for part in sys.version_info[:3])
-        sys.exit("specaudit needs Python 3.8 or newer on the host; " + sys.executable + " is " + version)
+        sys.exit(TOO_OLD + sys.executable + " is " + version)
     sys.dont_write_bytecode = True
     signal.alarm(lifetime)
     # Nothing that the script or its children print may mix with the answer.

@@ -9,6 +9,7 @@ from typing import Any
 
 from specaudit.errors import IncompleteError, SpecauditError, UnreachableError
 from specaudit.hosts.base import Answer
+from specaudit.hosts.far_side import TOO_OLD
 from specaudit.hosts.frame import AnswerReader, compose
 from specaudit.hosts.shell import Ended, Shell
 
@@ -28,8 +29,8 @@ INTERPRETERS = (
 # mark and no newline: the login shell that takes this apart may be a csh.
 _START = (
     'for p in "$@"; do case $p in "~/"*) p=$HOME/${p#"~/"};; esac; c=$(command -v "$p" 2>/dev/null) || continue; '
-    '"$c" -I -c "import sys; sys.exit(sys.version_info < (3, 8))" >/dev/null 2>&1 </dev/null || '
-    '{ o="$o $c"; continue; }; '
+    'if [ $# -gt 1 ]; then "$c" -I -c "import sys; sys.exit(sys.version_info < (3, 8))" >/dev/null 2>&1 </dev/null || '
+    '{ o="$o $c"; continue; }; fi; '
     'if timeout -k 1 5 true >/dev/null 2>&1; then exec timeout -k 5 "$0" "$c" -I -; fi; exec "$c" -I -; done; '
     'echo "specaudit: no usable Python;$o" >&2; exit 127'
 )
@@ -95,6 +96,9 @@ class PythonCaller:
                 f"{self.label} has no {what}.",
                 'Name the engine\'s interpreter with --python PATH, or its container with --via "docker exec -i NAME".',
             )
+        if TOO_OLD in ended.stderr:
+            said = ended.stderr[ended.stderr.index(TOO_OLD) :].splitlines()[0]
+            return UnreachableError(f"{self.label}: {said}.", "Name another with --python PATH.")
         if ended.status is None:
             return UnreachableError(f"The connection to {self.label} broke before an answer.{said}", "Try again.")
         return IncompleteError(

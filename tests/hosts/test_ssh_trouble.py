@@ -175,13 +175,20 @@ def test_a_far_side_without_python3(client: Client, start_sshd: Server, public_f
         client.whoami("gpu1")
 
 
-def test_a_python_that_is_not_there_or_too_old(client: Client, start_sshd: Server, public_folder: Path) -> None:
+def test_a_python_that_is_not_there_or_too_old(
+    client: Client, start_sshd: Server, public_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client.host("gpu1", start_sshd())
     with pytest.raises(UnreachableError, match="gpu1 has no /opt/none/bin/python"):
         PythonCaller(client.shell("gpu1"), "/opt/none/bin/python").call(WHOAMI, {})
+    pyenv = Path.home() / ".pyenv" / "versions"
+    for python in pyenv.glob("3.[67].*/bin/python3"):
+        with pytest.raises(UnreachableError, match=rf"needs Python 3\.8 or newer on the host; {python} is 3\.[67]\."):
+            PythonCaller(client.shell("gpu1"), str(python)).call(WHOAMI, {})
     old = shell_script(public_folder, "python3", "#!/bin/sh\nexit 1\n")
+    monkeypatch.setattr("specaudit.hosts.machine.INTERPRETERS", (str(old), "/opt/none/python3"))
     with pytest.raises(UnreachableError, match=rf"no Python 3\.8 or newer among {old}"):
-        PythonCaller(client.shell("gpu1"), str(old)).call(WHOAMI, {})
+        client.whoami("gpu1")
 
 
 def test_a_home_of_the_interpreter_is_expanded_there(client: Client, start_sshd: Server, account: Accounts) -> None:

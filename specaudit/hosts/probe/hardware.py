@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import shutil
-import ssl
 import subprocess
 from typing import Any
 
@@ -45,6 +43,9 @@ def gpus(smi: str = "") -> tuple[list[list[str]], str]:
 
 def metrics(server: dict[str, Any]) -> tuple[str, str]:
     """The lines about speculative decoding on a local server's ``/metrics``, and why there are none."""
+    import http.client  # takes as long as all the rest of the probe
+    import ssl
+
     if not server["own_network"]:
         return "", "the server has a network of its own; scan it with --via"
     address = server["address"]
