@@ -74,15 +74,19 @@ def _runner_line(runners: Sequence[Runner]) -> str:
     if not runners:
         return "no runner of speculative decoding was found"
     groups: dict[str, list[str]] = {}
-    for runner in runners:
-        if runner.default:
-            groups.setdefault(runner.runner, []).append(runner.method)
-    total = len({runner.method for runner in runners})
+    methods = sorted({runner.method for runner in runners})
+    for method in methods:
+        groups.setdefault(default_runner(runners, method), []).append(method)
     said = []
-    for label, methods in sorted(groups.items(), key=lambda item: -len(item[1])):
-        names = sorted(set(methods))
-        said.append(f"{label} by default for " + (_all(total) if len(names) == total else ", ".join(names)))
+    for label, names in sorted(groups.items(), key=lambda item: -len(item[1])):
+        which = _all(len(methods)) if len(names) == len(methods) else ", ".join(names)
+        said.append(f"{label} by default for {which}" + (", as the model decides" if " or " in label else ""))
     return "; ".join(said + _otherwise(runners))
+
+
+def default_runner(runners: Iterable[Runner], method: str) -> str:
+    """The runner that a method takes when nothing is set; several joined by "or" where the model decides."""
+    return " or ".join(dict.fromkeys(r.runner for r in runners if r.method == method and r.default)) or "none"
 
 
 def _all(total: int) -> str:
@@ -178,11 +182,12 @@ def rows(scan: Scan) -> list[MethodRow]:
     """One row per method, by name: what it takes by default."""
     found = []
     for method in sorted({runner.method for runner in scan.runners}):
-        label = next((r.runner for r in scan.runners if r.method == method and r.default), "")
-        proposers = [p for p in scan.proposers if method in p.methods and p.runner == label and p.reachable != "dead"]
+        label = default_runner(scan.runners, method)
+        live = [p for p in scan.proposers if method in p.methods and p.reachable != "dead"]
+        proposers = [p for p in live if p.runner in label.split(" or ")]
         drafts = dict.fromkeys(_topology_of(proposer, method) for proposer in proposers)
         names = tuple(dict.fromkeys(proposer.name for proposer in proposers))
-        found.append(MethodRow(method, label or "depends", names, ", ".join(drafts)))
+        found.append(MethodRow(method, label, names, ", ".join(drafts)))
     return found
 
 
