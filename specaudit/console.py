@@ -153,8 +153,16 @@ def _methods(out: _Page, scan: Scan) -> None:
     found = summary.rows(scan)
     if found:
         out.heading("By default")
-        cells = [(row.method, row.runner, row.topology or "-", ", ".join(row.proposers) or "-") for row in found]
+        cells = [
+            (row.method, row.runner.replace(" or ", "/"), _chain(row.topology), ", ".join(row.proposers) or "-")
+            for row in found
+        ]
         out.table(("method", "on", "draft", "proposer"), cells)
+
+
+def _chain(topology: str) -> str:
+    """Short for a narrow column: chains are the rule, so only trees say what they are."""
+    return ", ".join(part.removeprefix("chain-") for part in topology.split(", ")) or "-"
 
 
 def _runners(out: _Page, scan: Scan) -> None:
