@@ -75,7 +75,7 @@ def scan(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Write the scan document to stdout, and nothing else.")] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write the scan document to FILE.")
+        Path | None, typer.Option("--output", metavar="FILE", help="Also write the scan document to FILE.")
     ] = None,
     brief: Annotated[bool, typer.Option("--brief", help="Print the answers without the tables.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
