@@ -8,7 +8,7 @@ JOBS ?= 2
 ENGINE ?= vllm==0.33.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format lock check-readme readme releases bench schemas clean
+.PHONY: help demo test lint format lock check-readme readme releases bench bench-rules test-rules schemas clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -39,6 +39,12 @@ releases: $(BIN)/.runtime ## Scan every vLLM release from 0.9.2 to 0.33.0 and tw
 
 bench: $(BIN)/.dev .bench/bin/semgrep ## Time the scan beside semgrep, ast-grep and grep; prints a Markdown table.
 	$(BIN)/python benchmarks/scan.py
+
+bench-rules: $(BIN)/.dev .bench/bin/semgrep ## Time what the rules add, beside ast-grep with the same shapes.
+	$(BIN)/python benchmarks/rules.py
+
+test-rules: $(BIN)/.dev ## Compare the rules' statuses with the table, on every release that was read.
+	SPECAUDIT_EVERY_RELEASE=1 $(BIN)/python -m pytest -q tests/ruling/test_rules.py -k statuses
 
 .bench/bin/semgrep: benchmarks/tools.txt
 	$(PYTHON) -m venv .bench

@@ -30,7 +30,7 @@ DEFECTS = {name: rule for name, rule in RULES.items() if rule.severity != "info"
 CHECKED = ("0.9.2", "0.13.0", "0.20.1", "0.25.1", "0.29.0", "0.33.0")
 #: Releases between them at which several statuses change.
 BETWEEN = ("0.11.2", "0.18.1", "0.22.0", "0.24.0", "0.27.1", "0.31.0")
-#: `make rules` walks all that were read.
+#: `make test-rules` walks all that were read.
 EVERY = sorted({first for ways in STATUSES.values() for first, _ in ways} | {*CHECKED, *BETWEEN}, key=Version)
 WALKED = tuple(EVERY) if os.environ.get("SPECAUDIT_EVERY_RELEASE") else (*CHECKED, *BETWEEN)
 
