@@ -1,12 +1,224 @@
-"""``specaudit smoke``: to be filled."""
+"""``specaudit smoke``: what a speculative method does on the GPU host, in numbers."""
 
 from __future__ import annotations
 
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
 from specaudit.cli.root import sub_app
+from specaudit.errors import Exit, PatchError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specaudit.patching.place import Place
 
 app = sub_app()
 
 
 @app.command()
-def smoke() -> None:
-    """To be filled."""
+def smoke(
+    host: Annotated[str, typer.Argument(metavar="TARGET", help="@local, dir:PATH, or a machine as ssh knows it.")],
+    target: Annotated[
+        str, typer.Option("--target", metavar="MODEL", help="Target model; without it a toy pair is trained there.")
+    ] = "",
+    draft: Annotated[str, typer.Option("--draft", metavar="MODEL", help="Draft model.")] = "",
+    modes: Annotated[
+        str, typer.Option("--modes", metavar="NAMES", help="none, dflash, ddtree, given; separated by commas.")
+    ] = "none,dflash",
+    prompts: Annotated[
+        Path | None, typer.Option("--prompts", metavar="FILE", help="One per line, or a JSON list; texts or token ids.")
+    ] = None,
+    temperature: Annotated[float, typer.Option("--temperature", help="0 compares tokens with the mode none.")] = 0.0,
+    batch: Annotated[str, typer.Option("--batch", metavar="SIZES", help="Requests at a time, e.g. 1,32.")] = "1",
+    tokens: Annotated[int, typer.Option("--tokens", help="Tokens to generate for each prompt.", min=1)] = 192,
+    count: Annotated[int, typer.Option("--count", help="Prompts to take, at most.", min=1)] = 32,
+    repeats: Annotated[int, typer.Option("--repeats", help="Timed runs of each batch size.", min=1)] = 1,
+    draft_tokens: Annotated[
+        int | None, typer.Option("--draft-tokens", help="Tokens to draft; by default what the drafter's block holds.")
+    ] = None,
+    budget: Annotated[int, typer.Option("--budget", help="Nodes of a tree (mode ddtree).", min=1)] = 16,
+    speculative_config: Annotated[
+        str | None, typer.Option("--speculative-config", metavar="JSON", help="What the mode given runs.")
+    ] = None,
+    memory: Annotated[
+        float | None, typer.Option("--memory", help="Part of the GPU's memory; 0.9, or 0.15 for a toy pair.")
+    ] = None,
+    minutes: Annotated[float, typer.Option("--minutes", help="Time to train a toy pair in.")] = 3.5,
+    corpus: Annotated[
+        list[str] | None, typer.Option("--corpus", metavar="DIR", help="Python files there to train on (repeatable).")
+    ] = None,
+    environment: Annotated[
+        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="For the engine (repeatable).")
+    ] = None,
+    limit: Annotated[
+        float, typer.Option("--limit", metavar="SECONDS", help="The whole run ends after these.")
+    ] = 1800.0,
+    min_acceptance: Annotated[float, typer.Option("--min-acceptance", help="Least acceptance length.")] = 1.0,
+    min_agreement: Annotated[
+        float, typer.Option("--min-agreement", help="Least part of the prompts with the reference's tokens.")
+    ] = 0.0,
+    min_speedup: Annotated[float, typer.Option("--min-speedup", help="Least speed relative to the mode none.")] = 0.0,
+    max_gap: Annotated[
+        float, typer.Option("--max-gap", help="A divergence counts as a near tie up to this gap of log probabilities.")
+    ] = 0.5,
+    compare: Annotated[
+        Path | None, typer.Option("--compare", metavar="FILE", help="An earlier result (--output) to compare with.")
+    ] = None,
+    attach: Annotated[
+        str | None, typer.Option("--attach", metavar="RUN", help="Follow a run that was started before.")
+    ] = None,
+    stop: Annotated[str | None, typer.Option("--stop", metavar="RUN", help="End a run and its processes.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the run's folder and log on the host.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Write the result to stdout as JSON, and nothing else.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write it there.")] = None,
+    python: Annotated[
+        str | None, typer.Option("--python", metavar="PATH", help="The interpreter whose environment is meant.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", metavar="NAME", help="The engine, where several are installed.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Run a speculative method on the GPU host beside no speculation: acceptance, speed, and whether tokens agree.
+
+    The engine runs there in processes of its own and outlives a dropped connection. Exit code 1: a threshold is missed.
+    """
+    from specaudit.cache import Cache, folder
+    from specaudit.console import Progress, note, show_lines
+    from specaudit.patching.place import place
+    from specaudit.smoke import session
+    from specaudit.smoke.modes import arguments
+    from specaudit.smoke.present import document, lines
+    from specaudit.smoke.results import Thresholds
+    from specaudit.targets import parse
+
+    if bool(target) != bool(draft) and attach is None and stop is None and "dflash" in modes:
+        raise UsageError("--target and --draft go together.", "Name both, or neither for a toy pair.")
+    asked = Thresholds(min_acceptance, max_gap, min_agreement, min_speedup)
+    earlier = _earlier(compare)
+    where = parse(host, python=python)
+    progress = Progress(quiet)
+    with Cache(folder()) as cache:
+
+        def opened() -> AbstractContextManager[Place]:
+            return place(where, cache, engine)
+
+        if stop is not None:
+            with opened() as there:
+                session.stop(there, stop)
+            show_lines([(f"{stop}: ended", None)])
+            return
+        if attach is None:
+            names = [name.strip() for name in modes.split(",") if name.strip()]
+            job = session.Job(
+                modes=arguments(names, draft, draft_tokens, budget, speculative_config),
+                target=target,
+                prompts=_prompts(prompts) if target or prompts else None,
+                count=count,
+                tokens=tokens,
+                temperature=temperature,
+                batches=_sizes(batch),
+                repeats=repeats,
+                memory=memory or (0.9 if target else 0.15),
+                limit=limit,
+                minutes=minutes,
+                corpus=tuple(corpus or ()),
+                environment=_environment(environment or ()),
+            )
+            with opened() as there:
+                _needed(there, names)
+                attach = session.start(there, job)
+            note(f"{attach} runs on {host}; if this ends early: specaudit smoke {host} --attach {attach} (or --stop)")
+        seen = session.follow(opened, attach, progress)
+        progress.clear()
+        if not keep:
+            with opened() as there:
+                session.drop(there, attach)
+    results = {mode: result for mode, result in seen.results.items() if mode in seen.job["modes"] or "error" in result}
+    made = document(host, results, seen.job, asked)
+    if not json:
+        show_lines(lines(host, results, asked, earlier))
+    _write(made, json, output)
+    raise typer.Exit(Exit.CLEAN if all(check["passed"] for check in made["verdict"]) else Exit.FINDINGS)
+
+
+def _needed(there: Place, names: Sequence[str]) -> None:
+    from specaudit.smoke.modes import NEEDS
+
+    for name in names:
+        if name in NEEDS and not set(NEEDS[name]) & set(there.agent().status().recipes):
+            spec = there.target.spec
+            raise PatchError(
+                f"The mode {name} needs a recipe that {spec} does not have.",
+                f"Apply it first: specaudit patch {spec} --recipe {NEEDS[name][0]}.",
+            )
+
+
+#: Asked of a real target when the user brings no prompts.
+_PROMPTS = (
+    "def merge_sorted(left, right):\n    ",
+    "Write a Python function that returns the n-th prime number, and explain how it works.",
+    "Translate to German: The train leaves the station at half past seven.",
+    "List the planets of the solar system in order of their distance from the sun.",
+    "class LRUCache:\n    def __init__(self, capacity):\n        ",
+    "A farmer has 17 sheep, and all but 9 run away. How many are left? Think step by step.",
+    "Summarise in two sentences how a hash table handles collisions.",
+    "SELECT name, COUNT(*) FROM orders WHERE ",
+)
+
+
+def _prompts(file: Path | None) -> tuple[Any, ...]:
+    from specaudit.smoke.session import prompts_of
+
+    if file is None:
+        return _PROMPTS
+    try:
+        return prompts_of(file.read_bytes(), str(file))
+    except OSError as bad:
+        raise UsageError(f"{file} cannot be read: {bad.strerror}.", "Name another file.") from bad
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise UsageError(f"{text!r} are no batch sizes.", "Write numbers separated by commas: 1,32.")
+    return tuple(int(part) for part in parts)
+
+
+def _environment(pairs: Sequence[str]) -> dict[str, str]:
+    wrong = [pair for pair in pairs if "=" not in pair]
+    if wrong:
+        raise UsageError(f"{wrong[0]!r} is no NAME=VALUE.", "Write --env NAME=VALUE.")
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def _earlier(file: Path | None) -> dict[str, Any] | None:
+    import json as decoder
+
+    if file is None:
+        return None
+    try:
+        found = decoder.loads(file.read_bytes())
+    except (OSError, ValueError) as bad:
+        raise UsageError(f"{file} is no earlier result: {bad}.", "Write one with --output FILE.") from bad
+    if not isinstance(found, dict) or found.get("schema") != "specaudit/smoke/1":
+        raise UsageError(f"{file} is no result of a smoke run.", "Write one with --output FILE.")
+    return found
+
+
+def _write(made: dict[str, Any], json: bool, output: Path | None) -> None:
+    import json as encoder
+
+    text = encoder.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    if json:
+        sys.stdout.write(text)
+    if output is not None:
+        try:
+            output.write_text(text, encoding="utf-8")
+        except OSError as bad:
+            raise UsageError(f"{output} cannot be written: {bad.strerror}.", "Name another file.") from bad

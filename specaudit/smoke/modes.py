@@ -1,0 +1,52 @@
+"""Modes of a smoke run: a name, and the keyword arguments of ``vllm.LLM`` that it stands for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from specaudit.errors import UsageError
+
+#: Mode -> recipes of which one must stand in the engine.
+NEEDS = {"ddtree": ("ddtree", "ddtree-v1")}
+
+
+def arguments(
+    names: Iterable[str], draft: str, draft_tokens: int | None, budget: int, given: str | None
+) -> dict[str, dict[str, Any]]:
+    """The arguments of each mode.
+
+    Args:
+        names: ``none``, ``dflash``, ``ddtree``, or ``given``.
+        draft: the draft model.
+        draft_tokens: how many tokens are drafted; ``None``: as many as the drafter's block holds.
+        budget: nodes of a tree.
+        given: a speculative configuration as JSON, for the mode ``given`` (any other method).
+
+    Raises:
+        UsageError: an unknown mode, or a configuration that is no JSON object.
+    """
+    dflash = {"method": "dflash", "model": draft, "num_speculative_tokens": draft_tokens}
+    known: dict[str, dict[str, Any]] = {
+        "none": {},
+        "dflash": {"speculative_config": dflash},
+        "ddtree": {"speculative_config": dict(dflash), "additional_config": {"ddtree": {"budget": budget}}},
+    }
+    if given is not None:
+        known["given"] = {"speculative_config": _object(given)}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        hint = f"There are: {', '.join(known)}; `given` takes any method from --speculative-config."
+        raise UsageError(f"There is no mode {unknown[0]!r}.", hint)
+    return {name: known[name] for name in names}
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as bad:
+        raise UsageError(f"--speculative-config is no JSON: {bad}.", "Write '{\"method\": …}'.") from bad
+    if not isinstance(value, dict):
+        raise UsageError("--speculative-config is no JSON object.", "Write '{\"method\": …}'.")
+    return value
