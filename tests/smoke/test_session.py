@@ -122,7 +122,7 @@ def test_a_mode_that_crashes_is_that_modes_result(opened: Opened) -> None:
 
 def test_a_mode_that_hangs_is_ended_with_all_its_processes(opened: Opened) -> None:
     before = processes("sleep 1234")
-    seen = run(opened, job(behaviour="hang", limit=8.0))
+    seen = run(opened, job(modes=("dflash",), behaviour="hang", limit=8.0))
     assert "did not end within" in seen.results["dflash"]["error"]
     assert processes("sleep 1234") == before
 
