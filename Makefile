@@ -8,7 +8,7 @@ JOBS ?= 2
 ENGINE ?= vllm==0.33.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format lock check-readme readme releases bench bench-rules test-rules schemas clean
+.PHONY: help demo test lint format lock check-readme readme releases bench bench-rules bench-ssh test-rules schemas clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -39,6 +39,9 @@ releases: $(BIN)/.runtime ## Scan every vLLM release from 0.9.2 to 0.33.0 and tw
 
 bench: $(BIN)/.dev .bench/bin/semgrep ## Time the scan beside semgrep, ast-grep and grep; prints a Markdown table.
 	$(BIN)/python benchmarks/scan.py
+
+bench-ssh: $(BIN)/.dev ## Time scans of 1 and 20 machines through a line that delays each direction by 25 ms.
+	$(BIN)/python benchmarks/ssh.py
 
 bench-rules: $(BIN)/.dev .bench/bin/semgrep ## Time what the rules add, beside ast-grep with the same shapes.
 	$(BIN)/python benchmarks/rules.py

@@ -32,7 +32,7 @@ Via = Annotated[
 Sudo = Annotated[bool, typer.Option("--sudo", help="Run by sudo on the machine (it must not ask for a password).")]
 InventoryFile = Annotated[
     Path | None,
-    typer.Option("--inventory", "-i", metavar="FILE", help="Machines in groups, with their options (TOML)."),
+    typer.Option("--inventory", metavar="FILE", help="Machines in groups, with their options (TOML)."),
 ]
 Limit = Annotated[
     list[str] | None,
@@ -40,10 +40,10 @@ Limit = Annotated[
 ]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", metavar="N", min=1, max=64, help="Targets at the same time.")]
 SshConfig = Annotated[
-    Path | None, typer.Option("--ssh-config", metavar="FILE", help="As ssh -F: the configuration to obey.")
+    Path | None, typer.Option("--ssh-config", "-F", metavar="FILE", help="As ssh -F: the configuration to obey.")
 ]
 SshOption = Annotated[
-    list[str] | None, typer.Option("--ssh-option", metavar="KEY=VALUE", help="As ssh -o (repeatable).")
+    list[str] | None, typer.Option("--ssh-option", "-o", metavar="KEY=VALUE", help="As ssh -o (repeatable).")
 ]
 HostKeys = Annotated[
     str | None,
@@ -82,6 +82,7 @@ def meant(specs: Sequence[str], said: Said, clear: Callable[[], None] = lambda: 
     Raises:
         UsageError: targets or options cannot be understood, or do not go together.
     """
+    from specaudit.console import note
     from specaudit.hosts.machines import HostOptions, Machines
     from specaudit.hosts.via import words_of
     from specaudit.inventory import load, python_of
@@ -113,6 +114,7 @@ def meant(specs: Sequence[str], said: Said, clear: Callable[[], None] = lambda: 
         everywhere=everywhere,
         per_host={entry.name: _joined(entry.options, everywhere) for entry in entries},
         metrics=said.metrics,
+        note=note,
     )
     return targets, machines
 

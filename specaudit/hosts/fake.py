@@ -36,6 +36,9 @@ class FakeShell:
         faults: what is wrong with it.
     """
 
+    notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
     def __init__(self, label: str = "fake", faults: Iterable[Fault] = ()) -> None:
         self._label = label
         self.faults: set[Fault] = set(faults)

@@ -49,6 +49,7 @@ class Machines:
     metrics: bool = False
     looking: Looking = field(default_factory=Looking)
     connect: Callable[[str, HostOptions], Shell] | None = None
+    note: Callable[[str], None] = lambda _: None
     _open: list[RemoteHost] = field(default_factory=list)
     _connector: Connector | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -79,6 +80,8 @@ class Machines:
         finally:
             with self._lock:
                 self._open.remove(host)
+            for text in shell.notes:
+                self.note(text)
             host.close()
 
     def close(self) -> None:

@@ -162,7 +162,7 @@ class RemoteHost:
     def _unseen(self, found: answers.Found) -> list[NotLooked]:
         """What the survey could not tell: servers of other installations, metrics, GPUs behind a broken driver."""
         survey = self._look(self._engines)
-        unseen = []
+        unseen = [NotLooked("the ssh configuration", why) for why in self._caller.shell.unread]
         for process in survey.servers:
             if process.package not in ("", found.package):
                 where = f"it runs the {process.engine} in {process.package}"

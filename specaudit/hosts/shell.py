@@ -44,6 +44,16 @@ class Shell(Protocol):
         """How the user named the place."""
         ...
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about the connection."""
+        ...
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """What was not read of the user's configuration."""
+        ...
+
     def run(self, command: Sequence[str], stdin: bytes, sink: Sink, deadline: float) -> Ended:
         """Runs ``command``, writes ``stdin`` to it, closes it, and gives stdout to ``sink`` until that has enough.
 
@@ -99,6 +109,9 @@ def deadline_error(label: str, seconds: float) -> DeadlineError:
 
 class LocalShell:
     """Runs commands on this machine, in a process group of their own."""
+
+    notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     def __init__(self, label: str = "@local") -> None:
         self._label = label

@@ -54,6 +54,16 @@ class PrefixedShell:
         """The name of the machine."""
         return self._shell.label
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Of the shell."""
+        return self._shell.notes
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Of the shell."""
+        return self._shell.unread
+
     def run(self, command: Sequence[str], stdin: bytes, sink: Sink, deadline: float) -> Ended:
         """See :meth:`specaudit.hosts.shell.Shell.run`.
 

@@ -25,6 +25,8 @@ class Liar:
     """A shell whose far side makes its answers up: ``make(marker)`` is all that it sends."""
 
     label = "liar"
+    notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     def __init__(self, make: Callable[[bytes], bytes]) -> None:
         self._make = make

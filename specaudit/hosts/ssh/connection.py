@@ -156,7 +156,7 @@ class Connector:
             checker.check(_offered(transport))
             authenticate(transport, destination, config, self._options)
             transport.set_keepalive(int(config.number("serveraliveinterval", KEEPALIVE)))
-            return Connection(destination, config, transport, proxy, [*config.notes, *checker.notes])
+            return Connection(destination, config, transport, proxy, checker.notes)
         except BaseException:
             if transport is not None:
                 transport.close()

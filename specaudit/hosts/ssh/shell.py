@@ -44,8 +44,13 @@ class SshShell:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know about the connection (a key was added, Include was not read)."""
+        """What the user should know about the connection: a host key was added, or accepted though it changed."""
         return tuple(self._connection.notes) if self._connection else ()
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """What was not read of the user's configuration."""
+        return self._connection.config.notes if self._connection else ()
 
     def run(self, command: Sequence[str], stdin: bytes, sink: Sink, deadline: float) -> Ended:
         """See :meth:`specaudit.hosts.shell.Shell.run`; time to connect has limits of its own."""
