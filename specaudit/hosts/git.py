@@ -119,7 +119,7 @@ def _open(path: Path) -> Repo:
 
 
 def _commit(repo: Repo, ref: str) -> Commit:
-    from gitdb.exc import BadName, BadObject
+    from git.exc import BadName, BadObject
 
     try:
         if not _REF.fullmatch(ref):
