@@ -77,20 +77,16 @@ def _runner_line(runners: Sequence[Runner]) -> str:
     methods = sorted({runner.method for runner in runners})
     for method in methods:
         groups.setdefault(default_runner(runners, method), []).append(method)
-    said = []
+    said: list[str] = []
     for label, names in sorted(groups.items(), key=lambda item: -len(item[1])):
-        which = _all(len(methods)) if len(names) == len(methods) else ", ".join(names)
-        said.append(f"{label} by default for {which}" + (", as the model decides" if " or " in label else ""))
+        decided = " (the model decides)" if " or " in label else ""
+        said.append(label + decided + (f" for {', '.join(names)}" if said else " by default"))
     return "; ".join(said + _otherwise(runners))
 
 
 def default_runner(runners: Iterable[Runner], method: str) -> str:
     """The runner that a method takes when nothing is set; several joined by "or" where the model decides."""
     return " or ".join(dict.fromkeys(r.runner for r in runners if r.method == method and r.default)) or "none"
-
-
-def _all(total: int) -> str:
-    return "its only method" if total == 1 else f"all {total} methods"
 
 
 def _otherwise(runners: Sequence[Runner]) -> list[str]:
@@ -126,8 +122,11 @@ def _topologies(proposer: Proposer) -> str:
 def _verifier_line(scan: Scan) -> str:
     """Accepting kernels per runner, that of most methods first; modes of a kernel after its main walk."""
     groups: dict[str, dict[str, list[str]]] = {}
+    compiled = 0
     for verifier in scan.verifiers:
-        if verifier.reachable != "dead" and verifier.role in ("kernel", "compiled") and verifier.walk in _DECIDES:
+        if verifier.role == "compiled" and verifier.walk == "unknown":
+            compiled += 1
+        elif verifier.reachable != "dead" and verifier.role in ("kernel", "compiled") and verifier.walk in _DECIDES:
             modes = dict.fromkeys([verifier.walk, *(variant.walk for variant in verifier.variants)])
             groups.setdefault(verifier.runner or "any runner", {}).setdefault(" or ".join(modes), []).append(
                 verifier.name
@@ -135,10 +134,12 @@ def _verifier_line(scan: Scan) -> str:
     if not groups:
         return "none was found"
     defaults = [runner.runner for runner in scan.runners if runner.default]
-    return "; ".join(
+    unread = f"; {compiled} compiled (unknown)" if compiled else ""
+    named = "; ".join(
         f"{label}: " + ", ".join(f"{', '.join(dict.fromkeys(names))} ({walk})" for walk, names in groups[label].items())
         for label in sorted(groups, key=lambda label: (-defaults.count(label), label))
     )
+    return named + unread
 
 
 def _tree_line(scan: Scan) -> str:

@@ -47,10 +47,13 @@ OWNERS = {
 
 #: Installed into an engine by a patch; no part of the auditor.
 INSTALLED = ("ddtree", "patching/payload")
+#: Sent to a GPU host and run by the engine's own Python.
+SENT = ("smoke/runner.py",)
 
 
 def modules() -> list[Path]:
     installed = {file for folder in INSTALLED for file in (PACKAGE / folder).rglob("*.py")}
+    installed |= {PACKAGE / file for file in SENT}
     return [file for file in sorted(PACKAGE.rglob("*.py")) if file not in installed]
 
 
