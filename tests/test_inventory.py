@@ -107,8 +107,8 @@ def test_an_inventory_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_the_command_line_comes_before_the_inventory(file: Path) -> None:
-    said = Said(inventory=file, limit=["a100"], python="/usr/bin/python3", deadline=5, ssh_options=["User=me"])
-    targets, machines = meant([], said)
+    said = Said(python="/usr/bin/python3", deadline=5, ssh_option=["User=me"])
+    targets, machines = meant([], said, inventory=file, limit=["a100"])
     assert [(t.spec, t.host, t.python, t.via) for t in targets] == [
         ("gpu1", "gpu1", "/usr/bin/python3", None),
         ("gpu2", "gpu2", "/usr/bin/python3", "docker exec -i vllm"),
@@ -117,16 +117,17 @@ def test_the_command_line_comes_before_the_inventory(file: Path) -> None:
 
 
 def test_targets_that_are_no_names_of_the_inventory_stay_targets(file: Path) -> None:
-    targets, _ = meant(["h100", "elsewhere", "vllm==0.33.0"], Said(inventory=file))
+    targets, _ = meant(["h100", "elsewhere", "vllm==0.33.0"], Said(), inventory=file)
     assert [target.spec for target in targets] == ["gpu2", "gpu3", "gpu4", "elsewhere", "vllm==0.33.0"]
 
 
 def test_options_that_do_not_go_together() -> None:
     for said, problem in (
         (Said(python="a", venv="b"), "--python and --venv"),
-        (Said(limit=["a"]), "--limit goes with --inventory"),
         (Said(host_keys="maybe"), "is no policy"),
         (Said(ssh_config=Path("/absent")), "is no file"),
     ):
         with pytest.raises(UsageError, match=problem):
             meant(["gpu1"], said)
+    with pytest.raises(UsageError, match="--limit goes with --inventory"):
+        meant(["gpu1"], Said(), limit=["a"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -56,27 +58,75 @@ Deadline = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The options of one command line."""
+    """Which environment is meant, and how its machine is reached."""
 
     python: str | None = None
     venv: str | None = None
     via: str | None = None
     sudo: bool = False
-    inventory: Path | None = None
-    limit: Sequence[str] | None = None
     ssh_config: Path | None = None
-    ssh_options: Sequence[str] | None = None
+    ssh_option: Sequence[str] | None = None
     host_keys: str | None = None
     deadline: float | None = None
-    metrics: bool = False
 
 
-def meant(specs: Sequence[str], said: Said, clear: Callable[[], None] = lambda: None) -> tuple[list[Target], Machines]:
+def _options(
+    python: Python = None,
+    venv: Venv = None,
+    via: Via = None,
+    sudo: Sudo = False,
+    ssh_config: SshConfig = None,
+    ssh_option: SshOption = None,
+    host_keys: HostKeys = None,
+    deadline: Deadline = None,
+) -> None:
+    """The options that make a :class:`Said`, as typer reads them."""
+
+
+def reaching(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of :class:`Said` in place of its parameter ``said``."""
+    options = inspect.signature(_options, eval_str=True).parameters
+    own = inspect.signature(command, eval_str=True)
+    parameters = [
+        one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in own.parameters.items()
+        for one in (options.values() if name == "said" else [parameter])
+    ]
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        said = Said(**{name: given.pop(name) for name in options})
+        command(**given, said=said)
+
+    # What typer looks at, in place of the function that is wrapped.
+    call.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+def one_meant(spec: str, said: Said, clear: Callable[[], None] = lambda: None) -> tuple[Target, Machines]:
+    """The one target of a command, and how it is reached; as :func:`meant`."""
+    (target,), machines = meant([spec], said, clear=clear)
+    return target, machines
+
+
+def meant(
+    specs: Sequence[str],
+    said: Said,
+    *,
+    inventory: Path | None = None,
+    limit: Sequence[str] | None = None,
+    metrics: bool = False,
+    clear: Callable[[], None] = lambda: None,
+) -> tuple[list[Target], Machines]:
     """The targets of a command line, and how to reach those that are machines.
 
     Args:
         specs: positional targets; with an inventory also names of its hosts and groups.
         said: the options.
+        inventory: a file of machines; without ``specs`` all of it is meant.
+        limit: narrows the inventory.
+        metrics: whether to read servers' counters.
         clear: makes room on the terminal before a question.
 
     Raises:
@@ -90,21 +140,21 @@ def meant(specs: Sequence[str], said: Said, clear: Callable[[], None] = lambda: 
 
     if said.python and said.venv:
         raise UsageError("--python and --venv both say which environment is meant.", "Leave out one of the two.")
-    if said.limit and said.inventory is None:
+    if limit and inventory is None:
         raise UsageError("--limit goes with --inventory.", "Name the targets themselves, or an inventory.")
     if said.via is not None:
         words_of(said.via)
     python = python_of(said.python, said.venv)
-    everywhere = HostOptions(ssh=tuple(said.ssh_options or ()), sudo=said.sudo, deadline=said.deadline)
+    everywhere = HostOptions(ssh=tuple(said.ssh_option or ()), sudo=said.sudo, deadline=said.deadline)
     entries: tuple[Entry, ...] = ()
     others = list(specs)
-    if said.inventory is not None:
-        inventory = load(said.inventory)
-        known = _known(inventory)
+    if inventory is not None:
+        listed = load(inventory)
+        known = _known(listed)
         named = [spec for spec in specs if spec in known]
         others = [spec for spec in specs if spec not in known]
         if named or not specs:
-            entries = inventory.select(named, said.limit or ())
+            entries = listed.select(named, limit or ())
     elif not specs:
         others = [LOCAL]
     targets = [parse(e.name, python=python or e.python, via=said.via or e.via) for e in entries]
@@ -113,7 +163,7 @@ def meant(specs: Sequence[str], said: Said, clear: Callable[[], None] = lambda: 
         ssh=_ssh(said, clear),
         everywhere=everywhere,
         per_host={entry.name: _joined(entry.options, everywhere) for entry in entries},
-        metrics=said.metrics,
+        metrics=metrics,
         note=note,
     )
     return targets, machines

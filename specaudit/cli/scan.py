@@ -23,6 +23,7 @@ app = sub_app()
 
 
 @app.command()
+@machines.reaching
 def scan(
     targets: Annotated[
         list[str] | None,
@@ -32,20 +33,14 @@ def scan(
             show_default=False,
         ),
     ] = None,
-    python: machines.Python = None,
-    venv: machines.Venv = None,
-    via: machines.Via = None,
-    sudo: machines.Sudo = False,
+    *,
+    said: machines.Said,
     inventory: machines.InventoryFile = None,
     limit: machines.Limit = None,
     jobs: machines.Jobs = 8,
     metrics: Annotated[
         bool, typer.Option("--metrics", help="Read the counters of speculative decoding off running servers.")
     ] = False,
-    ssh_config: machines.SshConfig = None,
-    ssh_option: machines.SshOption = None,
-    host_keys: machines.HostKeys = None,
-    deadline: machines.Deadline = None,
     engine: Annotated[
         str | None, typer.Option("--engine", metavar="NAME", help="vllm or sglang, where both are installed.")
     ] = None,
@@ -94,11 +89,10 @@ def scan(
     from specaudit.scan import Options, only_methods, scan_all
 
     progress = Progress(quiet)
-    said = machines.Said(
-        python, venv, via, sudo, inventory, limit, ssh_config, ssh_option, host_keys, deadline, metrics
-    )
     gate = gate_of(fail_on, baseline, ignore, expect)
-    wanted, reached = machines.meant(targets or [], said, progress.clear)
+    wanted, reached = machines.meant(
+        targets or [], said, inventory=inventory, limit=limit, metrics=metrics, clear=progress.clear
+    )
 
     def consent(question: str) -> bool:
         if download or not sys.stdin.isatty():
