@@ -127,8 +127,7 @@ def _verifier_line(scan: Scan) -> str:
         if verifier.role == "compiled" and verifier.walk == "unknown":
             compiled += 1
         elif verifier.reachable != "dead" and verifier.role in ("kernel", "compiled") and verifier.walk in _DECIDES:
-            modes = dict.fromkeys([verifier.walk, *(variant.walk for variant in verifier.variants)])
-            groups.setdefault(verifier.runner or "any runner", {}).setdefault(" or ".join(modes), []).append(
+            groups.setdefault(verifier.runner or "any runner", {}).setdefault(_modes(verifier), []).append(
                 verifier.name
             )
     if not groups:
@@ -140,6 +139,11 @@ def _verifier_line(scan: Scan) -> str:
         for label in sorted(groups, key=lambda label: (-defaults.count(label), label))
     )
     return named + unread
+
+
+def _modes(verifier: Verifier) -> str:
+    others = dict.fromkeys(variant.walk for variant in verifier.variants if variant.walk != verifier.walk)
+    return verifier.walk + (f"; by flag {', '.join(others)}" if others else "")
 
 
 def _tree_line(scan: Scan) -> str:
