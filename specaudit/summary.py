@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from specaudit.model import Condition, Evidence, Proposer, Runner, Scan, Server, TreePart
+from specaudit.model import Condition, Evidence, Proposer, Runner, Scan, Server, TreePart, Verifier
 
 #: Walks of things that decide about acceptance; helpers and dispatchers only serve them.
 _DECIDES = ("tree", "linear", "block", "lossy", "synthetic", "unknown")

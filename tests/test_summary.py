@@ -1,0 +1,150 @@
+"""The first lines: what they say of real engines, and of the cases that real engines do not have yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specaudit import summary
+from specaudit.cache import Cache
+from specaudit.model import (
+    Condition,
+    EngineFacts,
+    Environment,
+    Evidence,
+    NotLooked,
+    Proposer,
+    Runner,
+    Scan,
+    Search,
+    Target,
+    Tool,
+    TopologyVariant,
+    TreePart,
+    TreeVerdict,
+    Verifier,
+    WalkVariant,
+)
+from specaudit.scan import Options, scan
+from specaudit.targets import parse
+
+SET = Condition("E_USE_NEW", "env", "==", "1", "E_USE_NEW is 1")
+MODEL = Condition("model.arch", "model", "==", "Big", "model.arch is Big")
+FLAG = Condition("BLOCK", "option", "==", "true", "BLOCK is true")
+SEARCH = Search(3, 100, "0" * 64, "does any verifier descend", 7)
+NO_TREE = TreeVerdict(
+    TreePart("none", searched=SEARCH),
+    TreePart("dead", (Evidence("e/a.py", 3, "mask=None"),)),
+    TreePart("none", searched=SEARCH, not_looked=(NotLooked("op", "compiled"),)),
+)
+
+
+def made(**parts: object) -> Scan:
+    base = Scan(
+        Tool("0"),
+        Target("dir:x"),
+        EngineFacts("e", "1.0", "dir", "0" * 64, 1234),
+        Environment(),
+        runners=(Runner("m", "old", True), Runner("m", "new", False, (SET,))),
+        proposers=(Proposer("P", "e/p.py", 9, ("m",), "old", "chain-parallel"),),
+        verifiers=(
+            Verifier("k", "e/k.py", 5, "kernel", "linear", (WalkVariant("block", (FLAG,), 8),), "old"),
+            Verifier("h", "e/k.py", 50, "function", "helper", (), "old"),
+            Verifier("op", "e/k.py", 70, "compiled", "unknown", (), "old"),
+        ),
+        tree=NO_TREE,
+    )
+    return replace(base, **parts)  # type: ignore[arg-type]
+
+
+def said(scan: Scan) -> dict[str, str]:
+    return dict(summary.answers(scan))
+
+
+def test_each_question_has_its_answer() -> None:
+    assert said(made()) == {
+        "source": "dir:x (dir)",
+        "runner": "old by default; new if E_USE_NEW is 1",
+        "proposer": "P (chain-parallel) e/p.py:9",
+        "verifier": "old: k (linear; by flag block); 1 compiled (unknown)",
+        "tree": "no: no tree is drafted; target attention has a tree mask that nothing passes; "
+        "no verifier walks a tree",
+        "why": "7 candidates in 3 files: does any verifier descend: none does; 1 could not be looked at, see below",
+    }
+
+
+def test_a_verifier_that_walks_a_tree_is_a_yes_with_its_line() -> None:
+    found = TreePart("tree-walk", (Evidence("e/k.py", 8, "child = load(first_child + node)"),))
+    answers = said(made(tree=replace(NO_TREE, verification=found, drafting=TreePart("dynamic"))))
+    assert answers["tree"].startswith("yes: a dynamic tree is drafted; ")
+    assert answers["why"] == "e/k.py:8  child = load(first_child + node)"
+
+
+def test_a_runner_that_the_model_decides_is_said_to_be() -> None:
+    runners = (Runner("m", "old", True), Runner("n", "old", True, (MODEL,)), Runner("n", "new", True, (MODEL,)))
+    assert said(made(runners=runners))["runner"] == "old by default; old or new (the model decides) for n"
+    assert [row.runner for row in summary.rows(made(runners=runners))] == ["old", "old or new"]
+
+
+def test_an_engine_without_speculative_decoding_is_answered_too() -> None:
+    answers = said(made(runners=(), proposers=(), verifiers=()))
+    assert answers["runner"] == "no runner of speculative decoding was found"
+    assert answers["proposer"] == answers["verifier"] == "none was found"
+
+
+def test_dead_proposers_are_counted_apart() -> None:
+    live = [Proposer(f"P{n}", "e/p.py", n, ("m",), "old", "chain-parallel") for n in range(3)]
+    dead = Proposer("D", "e/d.py", 1, (), "old", "tree-static", reachable="dead")
+    assert said(made(proposers=(*live, dead)))["proposer"] == "3 classes: 3 chain-parallel; 1 more that nothing reaches"
+
+
+def test_a_method_gets_the_topology_that_its_configuration_forces() -> None:
+    variants = (TopologyVariant("chain-parallel", (), ("n",)),)
+    proposer = Proposer("P", "e/p.py", 9, ("m", "n"), "old", "chain-autoregressive", variants)
+    scan = made(proposers=(proposer,), runners=(Runner("m", "old", True), Runner("n", "old", True)))
+    assert {row.method: row.topology for row in summary.rows(scan)} == {
+        "m": "chain-autoregressive",
+        "n": "chain-parallel",
+    }
+
+
+def test_ways_to_a_runner_that_differ_in_one_condition_are_brought_together() -> None:
+    runners = [Runner(m, "new", False, (condition, MODEL)) for m in "mn" for condition in (SET, FLAG)]
+    (choice,) = summary.choices(runners)
+    assert (choice.methods, choice.always, choice.ways) == (
+        ("m", "n"),
+        ("model.arch is Big",),
+        ("E_USE_NEW is 1", "BLOCK is true"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "e 1.0, 1,234 files"),
+        ({"source": "dist"}, "e 1.0, 1,234 files, as installed"),
+        ({"source": "dist", "modified": ("e/a.py", "e/b.py")}, "e 1.0, 1,234 files, 2 modified"),
+        ({"missing": ("a",), "added": ("b",), "patched": ("c",)}, "1 missing, 1 added, 1 patched by specaudit"),
+        ({"version": ""}, "e (version unknown)"),
+    ],
+)
+def test_the_title_says_what_differs_from_the_release(changes: dict[str, object], told: str) -> None:
+    engine = made().engine
+    assert engine is not None
+    title = summary.title(made(engine=replace(engine, **changes)))  # type: ignore[arg-type]
+    assert told in title
+
+
+@pytest.mark.parametrize(
+    ("version", "runner", "tree"),
+    [("0.20.1", "v1 by default; v2 if ", "no: a static tree is drafted"), ("0.33.0", "v2 by default; ", "no: no tree")],
+)
+def test_real_releases(version: str, runner: str, tree: str, release: Callable[[str], Path], tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        answers = said(scan(parse(f"dir:{release(version)}"), Options(), cache))
+    assert answers["runner"].startswith(runner)
+    assert answers["tree"].startswith(tree)
+    assert "(linear" in answers["verifier"]
