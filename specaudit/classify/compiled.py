@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from specaudit.classify.arguments import meet
@@ -20,7 +20,7 @@ from specaudit.model import Evidence
 
 _NAMESPACE = "torch.ops."
 #: Words by which operators call the links between the nodes of a tree. They are part of an operator's interface.
-_LINKS = ("parent", "child", "sibling", "ancestor", "next_token")
+LINKS = ("parent", "child", "sibling", "ancestor", "next_token")
 _OF_TARGET = re.compile(r"(?<![a-z])(?:argmax|softmax|multinomial)\(")
 _LIBRARIES = frozenset(("torch", "numpy", "math", "typing", "triton", "logging", "functools", "itertools"))
 _FEW = 3
@@ -139,7 +139,15 @@ class Operators:
 
     def of_trees(self) -> Iterator[Operator]:
         """Operators that are handed the links between nodes together with what the target made of them."""
-        for path in self.index.paths:
+        return (operator for operator, verifies in self._linked(self.index.paths) if verifies)
+
+    def of_links(self, paths: Iterable[str]) -> Iterator[Operator]:
+        """Operators that are handed the links between nodes and nothing of the target: they build a tree."""
+        return (operator for operator, verifies in self._linked(paths) if not verifies)
+
+    def _linked(self, paths: Iterable[str]) -> Iterator[tuple[Operator, bool]]:
+        """Operators that are handed links, and whether they are handed the target's choice or distribution, too."""
+        for path in paths:
             if not self._names_links(path):
                 continue
             for call in self.index.outline(path).calls:
@@ -147,13 +155,14 @@ class Operators:
                 function = self.code.definition(path, call.scope) if call.scope else None
                 if len({word for _, word in links}) < 2 or function is None or not self._is_outside(path, call):
                     continue
-                if any(self._of_target(function, text) for text in (*call.args, *(v for _, v in call.keywords))):
-                    names = tuple(dict.fromkeys(name for name, _ in links))
-                    yield Operator(call.name, function, self.index.evidence(path, call.line), names)
+                names = tuple(dict.fromkeys(name for name, _ in links))
+                operator = Operator(call.name, function, self.index.evidence(path, call.line), names)
+                given = (*call.args, *(v for _, v in call.keywords))
+                yield operator, any(self._of_target(function, text) for text in given)
 
     def _names_links(self, path: str) -> bool:
         data = self.callers.data(path)
-        return sum(word.encode() in data for word in _LINKS) >= 2
+        return sum(word.encode() in data for word in LINKS) >= 2
 
     def _is_outside(self, path: str, call: Call) -> bool:
         """What is called is defined in no file of the engine."""
@@ -226,4 +235,4 @@ def _links(call: Call) -> list[tuple[str, str]]:
     """The arguments whose names, on either side, say that they link nodes; with the word that says so."""
     names = [(name, name) for name, _ in call.keywords]
     names += [(text, text.rpartition(".")[2]) for text in call.args if text.replace(".", "").isidentifier()]
-    return [(shown, word) for shown, name in names for word in _LINKS if word in name.lower()]
+    return [(shown, word) for shown, name in names for word in LINKS if word in name.lower()]

@@ -14,17 +14,18 @@ from specaudit.classify.runs import Oracle, Run, Seen
 from specaudit.classify.terms import Kind, Term, draw, root
 
 NO_KEY = -1
-_SEEDS, _FEW, _RUNS, _CASES = 8, 8, 96, 12
+_SEEDS, _FEW, _RUNS, _CASES = 8, 8, 96, 16
 _BASES, _PATHS, _STEPS, _IDLE = 4, 24, 16_000, 5_000
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One run and how to repeat it: its seed, the key under test, and the answers that were given."""
+    """One run and how to repeat it: its seed, the key under test and its answer in later turns, the answers given."""
 
     seed: int
     key: int
+    later: bool
     forced: Mapping[int, bool]
     run: Run
 
@@ -62,18 +63,23 @@ class Trial:
 
     def explore(self, start: Path) -> Iterator[Path]:
         """Runs in which the comparison keeps its truth and what is asked after it is answered otherwise, one by one."""
-        todo: list[Mapping[int, bool]] = [start.forced]
-        for _ in range(_PATHS):
-            if not todo or exhausted(self.machine):
-                return
-            path = _path(self.machine, start.seed, start.key, todo.pop())
-            yield path
-            kept, reached = dict(path.forced), False
-            for asked in path.run.asked:
-                if reached and asked.first and asked.key not in kept:
-                    todo.append({**kept, asked.key: not asked.answer})
-                    kept[asked.key] = asked.answer
-                reached = reached or asked.key == start.key
+        return _explore(self.machine, start, after=True)
+
+
+def _explore(machine: Machine, start: Path, *, after: bool) -> Iterator[Path]:
+    """Runs with other answers to what is asked in first turns, ``after`` the key under test or anywhere."""
+    todo: list[Mapping[int, bool]] = [start.forced if after else {start.key: start.forced[start.key]}]
+    for _ in range(_PATHS):
+        if not todo or exhausted(machine):
+            return
+        path = _path(machine, start.seed, start.key, start.later, todo.pop())
+        yield path
+        kept, open_to_change = dict(path.forced), not after
+        for asked in path.run.asked:
+            if open_to_change and asked.first and asked.key not in kept:
+                todo.append({**kept, asked.key: not asked.answer})
+                kept[asked.key] = asked.answer
+            open_to_change = open_to_change or asked.key == start.key
 
 
 def exhausted(machine: Machine) -> bool:
@@ -86,27 +92,29 @@ def bases(paths: list[Path]) -> list[Path]:
     return paths[:_BASES]
 
 
-def _path(machine: Machine, seed: int, key: int, forced: Mapping[int, bool]) -> Path:
-    return Path(seed, key, forced, machine.execute(answers(seed, forced, key)))
+def _path(machine: Machine, seed: int, key: int, later: bool, forced: Mapping[int, bool]) -> Path:
+    return Path(seed, key, later, forced, machine.execute(answers(seed, forced, key, later=later)))
 
 
 def again(machine: Machine, path: Path, forced: Mapping[int, bool]) -> Path:
     """A run once more, with further answers given."""
-    return _path(machine, path.seed, path.key, {**path.forced, **forced})
+    return _path(machine, path.seed, path.key, path.later, {**path.forced, **forced})
 
 
-def answers(seed: int, forced: Mapping[int, bool], alone: int = NO_KEY) -> Oracle:
+def answers(seed: int, forced: Mapping[int, bool], alone: int = NO_KEY, *, later: bool = False) -> Oracle:
     """A truth for every key: all true, all false, then mixtures with a half, three quarters and a quarter true.
 
     The second turn's questions are answered as the first turn's were, unless their own answer is forced; what is
-    forced on the key ``alone`` holds for the first turn only.
+    forced on the key ``alone`` holds for the first turn only, and ``later`` is its answer from then on.
     """
     threshold = (0, 256, 128, 64, 192)[seed if seed < 2 else 2 + seed % 3]
 
     def answer(term: Term) -> bool:
         if term.id in forced:
             return forced[term.id]
-        if term.twin in forced and term.twin != alone:
+        if term.twin == alone and term.id != alone:
+            return later
+        if term.twin in forced:
             return forced[term.twin]
         return _mixed(term.twin, seed) >= threshold
 
@@ -137,7 +145,7 @@ def discover(machine: Machine, sites: Collection[int] = (), *, thorough: bool = 
         if idle and not thorough:
             break
         seed, forced = todo.pop()
-        path = _path(machine, seed, NO_KEY, forced)
+        path = _path(machine, seed, NO_KEY, False, forced)
         out.append(path)
         thorough = thorough or tests_drafts(path)
         kept: dict[int, bool] = {}
@@ -174,13 +182,43 @@ def trials(machine: Machine, paths: Sequence[Path]) -> Iterator[Trial]:
         # holds.
         kinds = {seen.kind for _, seen in found}
         kind: Kind = next(k for k in ("ratio", "exact", "rate") if k in kinds)
-        alike = [(path, seen) for path, seen in found if seen.kind == kind][:_CASES]
-        cases = [_case(machine, path, seen) for path, seen in alike if not exhausted(machine)]
+        alike = _spread([(path, seen) for path, seen in found if seen.kind == kind])
+        cases = [
+            _case(machine, path, seen, later)
+            for path, seen in alike
+            for later in (False, True)
+            if not exhausted(machine)
+        ]
+        if not any(_goes_on(path) for case in cases for path in (case.true, case.false)):
+            cases.extend(_reaching(machine, cases))
         yield Trial(machine, site, kind, found[0][1].line, tuple(cases))
 
 
-def _case(machine: Machine, path: Path, seen: Seen) -> Case:
-    ends = [_path(machine, path.seed, seen.key, {**path.forced, seen.key: truth}) for truth in (True, False)]
+def _spread(found: list[tuple[Path, Seen]]) -> list[tuple[Path, Seen]]:
+    """Some of them, from first to last: neighbours differ in one answer, which may be one that stops everything."""
+    step = max(1, len(found) // _CASES)
+    return found[::step][:_CASES]
+
+
+def _goes_on(path: Path) -> bool:
+    """Some loop compares drafts in its second turn."""
+    loops = path.run.loops.values()
+    return any(len(turns.compared) > 1 and any(s.kind != "none" for s in turns.compared[1]) for turns in loops)
+
+
+def _reaching(machine: Machine, cases: list[Case]) -> Iterator[Case]:
+    """Cases under answers that let a loop go on, where several must hold together and no run so far had them so."""
+    for case in cases[:_BASES]:
+        for start in (case.true, case.false):
+            for path in _explore(machine, start, after=False):
+                if _goes_on(path) and any(seen.key == start.key for seen in first_turn(path.run)):
+                    yield from (_case(machine, path, case.seen, later) for later in (False, True))
+                    return
+
+
+def _case(machine: Machine, path: Path, seen: Seen, later: bool) -> Case:
+    given = [{**path.forced, seen.key: truth} for truth in (True, False)]
+    ends = [_path(machine, path.seed, seen.key, later, forced) for forced in given]
     return Case(seen, ends[0], ends[1])
 
 

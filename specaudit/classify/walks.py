@@ -175,7 +175,7 @@ def _stopping(view: View) -> Verdict:
 
 def _spent(view: View) -> bool:
     """It compares again after a miss, but without any effect: a carried flag blocks it as data (``alive &= match``)."""
-    paths = view.paths[:_SECOND]
+    paths = [pair for pair, (hit, _) in zip(view.paths, view.outcomes, strict=True) if hit.goes][:_SECOND]
     return any(_matters(view, hit) for hit, _ in paths) and not any(_matters(view, miss) for _, miss in paths)
 
 
@@ -206,7 +206,8 @@ def _emits(view: View, walk: Walk) -> bool:
     What is stored only where the comparison itself reads does not count, nor does a test that all were hits.
     """
     if walk in ("linear", "synthetic"):
-        return any(_how_far(view, hit, miss) for hit, miss in view.paths[:_SECOND])
+        going = [pair for pair, (hit, _) in zip(view.paths, view.outcomes, strict=True) if hit.goes]
+        return any(_how_far(view, hit, miss) for hit, miss in going[:_SECOND])
     read = {name for case in view.trial.cases for name in rests_on(case.seen)}
     for one, other in view.paths:
         for later in (None, *_later(view, one)):
