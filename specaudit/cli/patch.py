@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from specaudit.cli import machines
 from specaudit.cli.root import sub_app
 from specaudit.errors import Exit, PatchError, UsageError
 
 if TYPE_CHECKING:
     from typer._click.core import Context
 
+    from specaudit.hosts.machines import Machines
     from specaudit.patching.fleet import Applied, Open, Planned
     from specaudit.patching.place import Place
 
@@ -36,9 +38,6 @@ app = sub_app(cls=_Default, no_args_is_help=True)
 TargetArgument = Annotated[
     str, typer.Argument(metavar="TARGET", help="@local, dir:PATH, or a machine as ssh knows it.", show_default=False)
 ]
-PythonOption = Annotated[
-    str | None, typer.Option("--python", metavar="PATH", help="The interpreter whose environment is meant.")
-]
 EngineOption = Annotated[
     str | None, typer.Option("--engine", metavar="NAME", help="vllm or sglang, where both are installed.")
 ]
@@ -54,6 +53,7 @@ def _patch() -> None:
 
 
 @app.command("apply")
+@machines.reaching
 def apply(
     targets: Annotated[
         list[str], typer.Argument(metavar="TARGET...", help="As in status; a wheel or a release with --emit.")
@@ -73,7 +73,8 @@ def apply(
         bool, typer.Option("--import", help="Afterwards import the changed modules with the engine's interpreter.")
     ] = False,
     diff: Annotated[bool, typer.Option("--diff/--no-diff", help="Show the unified diff.")] = True,
-    python: PythonOption = None,
+    *,
+    said: machines.Said,
     engine: EngineOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -86,11 +87,11 @@ def apply(
     from specaudit.patching import fleet
     from specaudit.patching.present import outcome, plan_lines, verification_lines
     from specaudit.patching.recipes.registry import named
-    from specaudit.targets import parse
 
     wanted = named(recipe)
-    with _opener(engine) as open_place:
-        planned = fleet.plan_all([parse(spec, python=python) for spec in targets], wanted, open_place)
+    meant, reached = machines.meant(targets, said)
+    with _opener(engine, reached) as open_place:
+        planned = fleet.plan_all(meant, wanted, open_place)
         if len(planned) == 1 and planned[0].error is not None:
             raise planned[0].error
         if not json:
@@ -147,8 +148,9 @@ def _emit(planned: tuple[Planned, ...], file: Path, json: bool) -> None:
 
 
 @app.command("status")
+@machines.reaching
 def status(
-    target: TargetArgument, python: PythonOption = None, engine: EngineOption = None, json: JsonOption = False
+    target: TargetArgument, *, said: machines.Said, engine: EngineOption = None, json: JsonOption = False
 ) -> None:
     """Tell what stands: clean, patched by which recipe, drifted, foreign or interrupted. Changes nothing.
 
@@ -157,7 +159,7 @@ def status(
     from specaudit.console import show_lines
     from specaudit.patching.present import standing_lines, state_word
 
-    with _place(target, python, engine) as place:
+    with _place(target, said, engine) as place:
         standing = place.agent().status()
         facts = place.snapshot().engine
     foreign = tuple(path for path in (*facts.modified, *facts.missing, *facts.added) if path not in _ours(standing))
@@ -171,12 +173,14 @@ def status(
 
 
 @app.command("verify")
+@machines.reaching
 def verify(
     target: TargetArgument,
     imports: Annotated[
         bool, typer.Option("--import", help="Import the changed modules with the engine's interpreter.")
     ] = False,
-    python: PythonOption = None,
+    *,
+    said: machines.Said,
     engine: EngineOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -188,7 +192,7 @@ def verify(
     from specaudit.patching.operations import verify as check
     from specaudit.patching.present import verification_lines
 
-    with _place(target, python, engine) as place:
+    with _place(target, said, engine) as place:
         found = check(place, imports)
     if not json:
         show_lines(verification_lines(target, found))
@@ -197,13 +201,15 @@ def verify(
 
 
 @app.command("revert")
+@machines.reaching
 def revert(
     target: TargetArgument,
     recipe: Annotated[
         list[str] | None, typer.Option("--recipe", metavar="NAME", help="Take back only this one (repeatable).")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
-    python: PythonOption = None,
+    *,
+    said: machines.Said,
     engine: EngineOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -215,7 +221,7 @@ def revert(
     from specaudit.patching.operations import take_back
     from specaudit.patching.present import standing_lines
 
-    with _place(target, python, engine) as place:
+    with _place(target, said, engine) as place:
         standing = place.agent().status()
         if not (standing.applied or standing.pending or standing.leftovers):
             _write(json, [{"target": target, "reverted": [], "restored": []}])
@@ -239,16 +245,18 @@ def revert(
 
 
 @app.command("forget")
+@machines.reaching
 def forget(
     target: TargetArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
-    python: PythonOption = None,
+    *,
+    said: machines.Said,
     engine: EngineOption = None,
 ) -> None:
     """Drop the machine's journal and leave the engine's files as they are (after a reinstallation, say)."""
     from specaudit.console import note, show_lines
 
-    with _place(target, python, engine) as place:
+    with _place(target, said, engine) as place:
         standing = place.agent().status()
         if standing.applied and not (standing.drifted or yes):
             raise PatchError(f"{target} is patched, and its files are as they were left.", "Use revert; or add --yes.")
@@ -259,12 +267,13 @@ def forget(
 
 
 @app.command("log")
-def log(target: TargetArgument, python: PythonOption = None, engine: EngineOption = None) -> None:
+@machines.reaching
+def log(target: TargetArgument, *, said: machines.Said, engine: EngineOption = None) -> None:
     """List what was done to an engine from this account, newest first."""
     from specaudit.console import show_lines
     from specaudit.patching.operations import journal_of
 
-    with _place(target, python, engine) as place:
+    with _place(target, said, engine) as place:
         entries = journal_of(place).entries()
     show_lines((f"{e.identity[:12]}  {e.date}  {e.subject}", None) for e in entries)
     if not entries:
@@ -272,17 +281,19 @@ def log(target: TargetArgument, python: PythonOption = None, engine: EngineOptio
 
 
 @app.command("show")
+@machines.reaching
 def show(
     target: TargetArgument,
     entry: Annotated[str, typer.Argument(metavar="ENTRY", help="As log names it; the newest one by default.")] = "",
-    python: PythonOption = None,
+    *,
+    said: machines.Said,
     engine: EngineOption = None,
 ) -> None:
     """Show one entry of the log: its plan, and what was written, as a diff."""
     from specaudit.console import show_lines
     from specaudit.patching.operations import journal_of
 
-    with _place(target, python, engine) as place:
+    with _place(target, said, engine) as place:
         journal = journal_of(place)
         newest = journal.entries()
         if not newest:
@@ -304,19 +315,18 @@ def recipes() -> None:
 
 
 @contextmanager
-def _opener(engine: str | None) -> Iterator[Open]:
+def _opener(engine: str | None, reached: Machines) -> Iterator[Open]:
     from specaudit.cache import Cache, folder
     from specaudit.patching.place import place
 
-    with Cache(folder()) as cache:
-        yield lambda target: place(target, cache, engine)
+    with Cache(folder()) as cache, reached:
+        yield lambda target: place(target, cache, engine, machines=reached)
 
 
 @contextmanager
-def _place(spec: str, python: str | None, engine: str | None) -> Iterator[Place]:
-    from specaudit.targets import parse
-
-    with _opener(engine) as open_place, open_place(parse(spec, python=python)) as place:
+def _place(spec: str, said: machines.Said, engine: str | None) -> Iterator[Place]:
+    target, reached = machines.one_meant(spec, said)
+    with _opener(engine, reached) as open_place, open_place(target) as place:
         yield place
 
 

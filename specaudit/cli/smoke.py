@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specaudit.cli import machines
 from specaudit.cli.root import sub_app
 from specaudit.errors import Exit, PatchError, UsageError
 
@@ -21,6 +22,7 @@ app = sub_app()
 
 
 @app.command()
+@machines.reaching
 def smoke(
     host: Annotated[str, typer.Argument(metavar="TARGET", help="@local, dir:PATH, or a machine as ssh knows it.")],
     target: Annotated[
@@ -75,10 +77,9 @@ def smoke(
     stop: Annotated[str | None, typer.Option("--stop", metavar="RUN", help="End a run and its processes.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the run's folder and log on the host.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Write the result to stdout as JSON, and nothing else.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write it there.")] = None,
-    python: Annotated[
-        str | None, typer.Option("--python", metavar="PATH", help="The interpreter whose environment is meant.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Also write it there.")] = None,
+    *,
+    said: machines.Said,
     engine: Annotated[
         str | None, typer.Option("--engine", metavar="NAME", help="The engine, where several are installed.")
     ] = None,
@@ -95,18 +96,17 @@ def smoke(
     from specaudit.smoke.modes import arguments
     from specaudit.smoke.present import document, lines
     from specaudit.smoke.results import Thresholds
-    from specaudit.targets import parse
 
     if bool(target) != bool(draft) and attach is None and stop is None and "dflash" in modes:
         raise UsageError("--target and --draft go together.", "Name both, or neither for a toy pair.")
     asked = Thresholds(min_acceptance, max_gap, min_agreement, min_speedup)
     earlier = _earlier(compare)
-    where = parse(host, python=python)
     progress = Progress(quiet)
-    with Cache(folder()) as cache:
+    where, reached = machines.one_meant(host, said, progress.clear)
+    with Cache(folder()) as cache, reached:
 
         def opened() -> AbstractContextManager[Place]:
-            return place(where, cache, engine)
+            return place(where, cache, engine, machines=reached)
 
         if stop is not None:
             with opened() as there:

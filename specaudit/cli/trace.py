@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from specaudit.cli import machines
 from specaudit.cli.root import sub_app
 from specaudit.errors import ConfigurationError, Exit
 
@@ -15,6 +16,7 @@ app = sub_app()
 
 
 @app.command()
+@machines.reaching
 def trace(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="As for scan.", show_default=False)],
     method: Annotated[
@@ -34,9 +36,8 @@ def trace(
     draft_arch: Annotated[
         str | None, typer.Option("--draft-arch", metavar="NAME", help="The draft model's architecture.")
     ] = None,
-    python: Annotated[
-        str | None, typer.Option("--python", metavar="PATH", help="The interpreter whose environment is meant.")
-    ] = None,
+    *,
+    said: machines.Said,
     engine: Annotated[
         str | None, typer.Option("--engine", metavar="NAME", help="vllm or sglang, where both are installed.")
     ] = None,
@@ -48,7 +49,6 @@ def trace(
     from specaudit.cache import Cache, folder
     from specaudit.console import Progress, show_paths
     from specaudit.scan import Options
-    from specaudit.targets import parse
     from specaudit.tracing import Asked
     from specaudit.tracing import trace as trace_target
 
@@ -65,8 +65,9 @@ def trace(
         draft_architecture=draft_arch,
     )
     progress = Progress(quiet)
-    with Cache(folder()) as cache:
-        scan = trace_target(parse(target, python=python), asked, Options(engine=engine), cache, progress)
+    where, reached = machines.one_meant(target, said, progress.clear)
+    with Cache(folder()) as cache, reached:
+        scan = trace_target(where, asked, Options(engine=engine, machines=reached), cache, progress)
     progress.clear()
     if json:
         sys.stdout.buffer.write(document.encode(scan))

@@ -54,6 +54,12 @@ class Machines:
     _connector: Connector | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def __enter__(self) -> Machines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @contextmanager
     def opened(self, target: Target, cache: DerivedCache | None = None) -> Iterator[RemoteHost]:
         """The machine that a target names; its connection is made when it is first needed, and ended afterwards.

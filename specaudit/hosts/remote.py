@@ -85,11 +85,12 @@ class RemoteHost:
         self._caller.close()
 
     def installations(self, engines: tuple[str, ...]) -> tuple[Installation, ...]:
-        """The engines of this machine, one installation of each.
+        """The engines of this machine as they are now, one installation of each.
 
         Raises:
             TargetError: there is none, or there are several of one engine and the user has to say which.
         """
+        self._survey = None
         survey = self._look(engines)
         if not survey.installations:
             raise TargetError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from specaudit.cache import Cache
 from specaudit.engines import ENGINES
@@ -17,6 +17,9 @@ from specaudit.model import Server, Target
 from specaudit.patching.client import AgentClient, Caller
 from specaudit.snapshot import Snapshot, take
 from specaudit.targets import Kind, kind_of
+
+if TYPE_CHECKING:
+    from specaudit.hosts.machines import Machines
 
 _SOURCES = (Kind.WHEEL, Kind.RELEASE)
 
@@ -104,8 +107,9 @@ def place(
     engine: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
     consent: Callable[[str], bool] = lambda _: False,
+    machines: Machines | None = None,
 ) -> Iterator[Place]:
-    """The engine of a target, closed afterwards.
+    """The engine of a target, closed afterwards; ``machines`` says how machines are reached.
 
     Raises:
         SpecauditError: the target cannot be reached, or holds no engine.
@@ -114,7 +118,7 @@ def place(
     unknown = [name for name in names if name not in ENGINES]
     if unknown:
         raise TargetError(f"{unknown[0]} is no engine that is known.", f"Known engines: {', '.join(ENGINES)}.")
-    with opened(target, Means(cache, lambda path: True, progress, consent)) as host:
+    with opened(target, Means(cache, lambda path: True, progress, consent, machines)) as host:
         found = host.installations(names)
         if not found:
             raise TargetError(f"{host.label} holds none of: {', '.join(names)}.", "Name the folder that holds it.")
