@@ -59,7 +59,6 @@ def answers(scan: Scan) -> list[tuple[str, str]]:
     """The first lines: (question, answer)."""
     assert scan.engine is not None
     lines = [
-        ("source", f"{scan.target.spec} ({scan.engine.source})"),
         ("runner", _runner_line(scan.runners)),
         ("proposer", _proposer_line(scan)),
         ("verifier", _verifier_line(scan)),
@@ -67,6 +66,7 @@ def answers(scan: Scan) -> list[tuple[str, str]]:
     if scan.tree is not None:
         lines.append(("tree", _tree_line(scan)))
         lines.append(("why", _why_line(scan)))
+    lines.append(("source", f"{scan.target.spec} ({scan.engine.source})"))
     return lines
 
 
