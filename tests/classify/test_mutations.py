@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -193,3 +194,101 @@ def test_the_kernel_as_released_is_linear(source: str) -> None:
 @pytest.mark.parametrize("form", TREES)
 def test_rewritten_to_walk_a_tree_it_is_a_tree(form: str, source: str) -> None:
     assert walks_of(replaced(source, *TREES[form])) == {"tree"}
+
+
+# --- what only looks like a tree --------------------------------------------------------------------------------------
+
+LYING = (
+    ("_strict_rejection_sample_kernel", "tree_accept"),
+    ("req_idx", "parent"),
+    ("rejected", "no_child"),
+    ("num_sampled", "node"),
+    ("draft_sampled", "child"),
+    ("target_sampled", "sibling"),
+    ("start_idx", "first_child"),
+)
+
+PROBES = {
+    "open addressing": """
+
+@triton.jit
+def find_child(keys_ptr, values_ptr, wanted_ptr, out_ptr, capacity, EMPTY: tl.constexpr):
+    row = tl.program_id(0)
+    wanted = tl.load(wanted_ptr + row)
+    slot = wanted % capacity
+    found = -1
+    searching = True
+    while searching:
+        key = tl.load(keys_ptr + slot)
+        if key == wanted:
+            found = tl.load(values_ptr + slot)
+            searching = False
+        elif key == EMPTY:
+            searching = False
+        else:
+            slot = (slot + 1) % capacity
+    tl.store(out_ptr + row, found)
+""",
+    "chained buckets": """
+
+@triton.jit
+def find_child(keys_ptr, next_ptr, wanted_ptr, out_ptr, heads_ptr, capacity):
+    row = tl.program_id(0)
+    wanted = tl.load(wanted_ptr + row)
+    node = tl.load(heads_ptr + wanted % capacity)
+    while node >= 0 and tl.load(keys_ptr + node) != wanted:
+        node = tl.load(next_ptr + node)
+    tl.store(out_ptr + row, node)
+""",
+    "many keys, each through its bucket": """
+
+@triton.jit
+def find_child(keys_ptr, next_ptr, wanted_ptr, out_ptr, heads_ptr, capacity, n):
+    for i in range(n):
+        wanted = tl.load(wanted_ptr + i)
+        node = tl.load(heads_ptr + wanted % capacity)
+        found = -1
+        while node >= 0:
+            if tl.load(keys_ptr + node) == wanted:
+                found = node
+                node = -1
+            else:
+                node = tl.load(next_ptr + node)
+        tl.store(out_ptr + i, found)
+""",
+}
+
+
+def test_names_that_lie_change_nothing(source: str) -> None:
+    text = source
+    for old, new in LYING:
+        text = re.sub(rf"\b{old}\b", new, text)
+    assert walks_of(text, "tree_accept") == {"linear"}
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_hash_table_probe_is_no_verifier(probe: str, source: str, release: Callable[[str], Path]) -> None:
+    launch = "    find_child[(num_reqs,)](target_sampled, draft_sampled, cu_num_logits, sampled, num_sampled, 8)\n"
+    text = replaced(
+        source,
+        ("\n\ndef strict_rejection_sample(", PROBES[probe] + "\n\ndef strict_rejection_sample("),
+        ("    _strict_rejection_sample_kernel[(num_reqs,)](\n", launch + "    _strict_rejection_sample_kernel[(num_reqs,)](\n"),
+    )
+    assert walks_of(text, "find_child") == set()
+    assert "find_child" not in {v.name for v in scanned(release("0.20.1"), text)}
+
+
+def scanned(root: Path, text: str) -> tuple[Verifier, ...]:
+    """The verifiers of the release with the kernel's file changed."""
+    engine = ENGINES["vllm"]
+    return verifiers(index_of(root, wants=engine.wants, changed={FILE: text}), engine)
+
+
+@pytest.mark.parametrize("form", ["tries sibling after sibling", "accepts a node when its ancestors' bits are set"])
+def test_a_rewritten_kernel_keeps_its_part(form: str, source: str, release: Callable[[str], Path]) -> None:
+    before = scanned(release("0.20.1"), source)
+    after = scanned(release("0.20.1"), replaced(source, *TREES[form]))
+    changed = [(b.walk, a.walk) for b, a in zip(before, after, strict=True) if (b.name, b.walk) != (a.name, a.walk)]
+    assert changed == [("linear", "tree")]
+    (kernel,) = (v for v in after if v.walk == "tree")
+    assert (kernel.name, kernel.role, kernel.runner) == (KERNEL, "kernel", "v2")
