@@ -187,7 +187,7 @@ def test_the_command_prints_a_table_and_a_verdict(
     engine: Path, prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = str(tmp_path / "first.json")
-    assert program([*command(engine), "--prompts", prompts, "-o", first]) == Exit.CLEAN
+    assert program([*command(engine), "--prompts", prompts, "--output", first]) == Exit.CLEAN
     out, err = capsys.readouterr()
     assert "  dflash       1       21       84       36       60   2.714" in out
     assert "ok    dflash is lossless: 3 of 3 prompts give the reference's tokens" in out
