@@ -132,10 +132,27 @@ def meant(
     Raises:
         UsageError: targets or options cannot be understood, or do not go together.
     """
-    from specaudit.console import note
-    from specaudit.hosts.machines import HostOptions, Machines
-    from specaudit.hosts.via import words_of
-    from specaudit.inventory import load, python_of
+    targets, entries = _targets(specs, said, inventory, limit)
+    return targets, _machines(said, entries, metrics, clear)
+
+
+def perhaps_meant(
+    specs: Sequence[str],
+    said: Said,
+    *,
+    inventory: Path | None = None,
+    limit: Sequence[str] | None = None,
+    metrics: bool = False,
+    clear: Callable[[], None] = lambda: None,
+) -> tuple[list[Target], Machines | None]:
+    """As :func:`meant`; what reaches machines is not even imported when none is meant, which is most often so."""
+    targets, entries = _targets(specs, said, inventory, limit)
+    return targets, _machines(said, entries, metrics, clear) if any(target.host for target in targets) else None
+
+
+def _targets(
+    specs: Sequence[str], said: Said, inventory: Path | None, limit: Sequence[str] | None
+) -> tuple[list[Target], tuple[Entry, ...]]:
     from specaudit.targets import LOCAL, parse
 
     if said.python and said.venv:
@@ -143,12 +160,15 @@ def meant(
     if limit and inventory is None:
         raise UsageError("--limit goes with --inventory.", "Name the targets themselves, or an inventory.")
     if said.via is not None:
+        from specaudit.hosts.via import words_of
+
         words_of(said.via)
-    python = python_of(said.python, said.venv)
-    everywhere = HostOptions(ssh=tuple(said.ssh_option or ()), sudo=said.sudo, deadline=said.deadline)
+    python = _python(said)
     entries: tuple[Entry, ...] = ()
     others = list(specs)
     if inventory is not None:
+        from specaudit.inventory import load
+
         listed = load(inventory)
         known = _known(listed)
         named = [spec for spec in specs if spec in known]
@@ -159,14 +179,29 @@ def meant(
         others = [LOCAL]
     targets = [parse(e.name, python=python or e.python, via=said.via or e.via) for e in entries]
     targets += [parse(spec, python=python, via=said.via) for spec in others]
-    machines = Machines(
+    return targets, entries
+
+
+def _machines(said: Said, entries: tuple[Entry, ...], metrics: bool, clear: Callable[[], None]) -> Machines:
+    from specaudit.console import note
+    from specaudit.hosts.machines import HostOptions, Machines
+
+    everywhere = HostOptions(ssh=tuple(said.ssh_option or ()), sudo=said.sudo, deadline=said.deadline)
+    return Machines(
         ssh=_ssh(said, clear),
         everywhere=everywhere,
         per_host={entry.name: _joined(entry.options, everywhere) for entry in entries},
         metrics=metrics,
         note=note,
     )
-    return targets, machines
+
+
+def _python(said: Said) -> str | None:
+    if said.python is None and said.venv is None:
+        return None
+    from specaudit.inventory import python_of
+
+    return python_of(said.python, said.venv)
 
 
 def _known(inventory: Inventory) -> set[str]:

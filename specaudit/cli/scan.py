@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +17,10 @@ from specaudit.errors import ConfigurationError, Exit
 if TYPE_CHECKING:
     from specaudit.cache import Cache
     from specaudit.configured import Configured
+    from specaudit.model import Fleet, Scan
+    from specaudit.report.gate import Gate
     from specaudit.ruling.judge import RuleJudge
+    from specaudit.scan import Outcome
 
 app = sub_app()
 
@@ -83,14 +86,11 @@ def scan(
     from specaudit import document
     from specaudit.cache import Cache, folder
     from specaudit.console import Progress, note, show_fleet, show_scan
-    from specaudit.fleet import compare, member
-    from specaudit.report.gate import judge
-    from specaudit.report.view import verdict
     from specaudit.scan import Options, only_methods, scan_all
 
     progress = Progress(quiet)
-    gate = gate_of(fail_on, baseline, ignore, expect)
-    wanted, reached = machines.meant(
+    gate = gate_of(fail_on, baseline, ignore, expect) if fail_on or baseline or ignore or expect else None
+    wanted, reached = machines.perhaps_meant(
         targets or [], said, inventory=inventory, limit=limit, metrics=metrics, clear=progress.clear
     )
 
@@ -116,34 +116,51 @@ def scan(
             if not json and outcome.error is None and not (together and outcome.scan.target.host):
                 show_scan(only_methods(outcome.scan, tuple(method or ())) if method else outcome.scan, brief=brief)
     scans = [only_methods(o.scan, tuple(method)) if method and o.error is None else o.scan for o in outcomes]
-    fleet = compare([member(o) for o in outcomes if o.scan.target.host]) if together else None
+    fleet = _compared(outcomes) if together else None
     if fleet is not None and not json:
         by_host = {one.target.spec: one for one in scans}
         show_fleet(fleet, by_host)
         for group in fleet.groups:
             show_scan(by_host[group.hosts[0]], brief=brief)
-    data = document.encode(document.of_scans(scans, fleet))
-    if json:
-        sys.stdout.buffer.write(data)
-    if output is not None:
-        document.write(output, data)
-    judgements = [judge(one, gate) for one in scans]
-    for judgement in judgements:
-        if judgement.failing or judgement.unmet:
-            note(f"{judgement.scan.target.spec}: gate: {verdict(judgement)}")
-    codes = [o.code if o.error is not None else max(o.code, j.code) for o, j in zip(outcomes, judgements, strict=True)]
+    if json or output is not None:
+        data = document.encode(document.of_scans(scans, fleet))
+        if json:
+            sys.stdout.buffer.write(data)
+        if output is not None:
+            document.write(output, data)
+    codes = [outcome.code for outcome in outcomes]
+    if gate is not None:
+        codes += [_judged(one, gate) for one, outcome in zip(scans, outcomes, strict=True) if outcome.error is None]
     raise typer.Exit(max(codes, default=Exit.CLEAN))
+
+
+def _compared(outcomes: Iterable[Outcome]) -> Fleet:
+    from specaudit.fleet import compare, member
+
+    return compare([member(outcome) for outcome in outcomes if outcome.scan.target.host])
+
+
+def _judged(scan: Scan, gate: Gate) -> Exit:
+    """The exit code that the gate gives a scan; what it objects to is said."""
+    from specaudit.console import note
+    from specaudit.report.gate import judge
+    from specaudit.report.view import verdict
+
+    judgement = judge(scan, gate)
+    if judgement.failing or judgement.unmet:
+        note(f"{scan.target.spec}: gate: {verdict(judgement)}")
+    return judgement.code
 
 
 def _configure(
     methods: Sequence[str], configuration: str | None, env: Sequence[str], server: int | None, judge: RuleJudge | None
 ) -> Configured | None:
     """What the options say about a configuration; ``None`` when they say nothing."""
+    if not (methods or configuration or env or server):
+        return None
     from specaudit.cli.trace import read_configuration, read_environment
     from specaudit.configured import Configured
 
-    if not (methods or configuration or env or server):
-        return None
     settings = read_configuration(configuration) if configuration is not None else {}
     named = settings.pop("method", None)
     if methods and named is not None and list(methods) != [named]:

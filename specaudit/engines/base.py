@@ -8,8 +8,10 @@ the folder that holds the package; patterns are those of :func:`fnmatch.fnmatchc
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +109,13 @@ class Engine:
 
     def wants(self, path: str) -> bool:
         """Whether classification may read that file."""
-        return any(fnmatchcase(path, pattern) for pattern in self.files)
+        return _any_of(self.files).fullmatch(path) is not None
 
     def runner(self, label: str) -> RunnerAnchor | None:
         """The anchor of that runner."""
         return next((r for r in self.runners if r.label == label), None)
+
+
+@cache
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(translate(pattern) for pattern in patterns))
