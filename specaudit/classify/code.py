@@ -58,13 +58,7 @@ class Code:
 
     def module_path(self, module: str, importer: str = "") -> str | None:
         """The file of a module; relative modules are taken from the importing file. ``None`` outside the engine."""
-        if module.startswith("."):
-            level = len(module) - len(module.lstrip("."))
-            base = importer.split("/")[:-level]
-            parts = [*base, *[p for p in module.lstrip(".").split(".") if p]]
-        else:
-            parts = module.split(".")
-        stem = "/".join(parts)
+        stem = _absolute(module, importer).replace(".", "/")
         return next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if p in self.index.snapshot.files), None)
 
     def definition(self, path: str, qualname: str) -> Symbol | None:
@@ -118,7 +112,8 @@ class Code:
         for outer in _scopes(scope):
             for known in self.index.outline(path).imports:
                 if known.scope == outer and known.alias == name:
-                    return f"{known.module}.{known.name}" if known.name else known.module
+                    module = _absolute(known.module, path)
+                    return f"{module}.{known.name}" if known.name else module
         return ""
 
     # --- classes
@@ -208,6 +203,14 @@ class Code:
             assert isinstance(node, ast.If)
             node = node.body[0]
         return node if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
+
+
+def _absolute(module: str, importer: str) -> str:
+    """A module's name from the top; that of a relative one as the importing file means it."""
+    below = module.lstrip(".")
+    if below == module:
+        return module
+    return ".".join([*importer.split("/")[: len(below) - len(module)], *([below] if below else [])])
 
 
 def _scopes(scope: str) -> Iterator[str]:

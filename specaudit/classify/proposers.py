@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from specaudit.classify.building import Building
 from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.conditions import (
     Formula,
@@ -23,6 +24,7 @@ from specaudit.classify.conditions import (
     words,
 )
 from specaudit.classify.emission import Emission
+from specaudit.classify.members import Members
 from specaudit.classify.methods import Methods
 from specaudit.classify.places import Place
 from specaudit.classify.runners import RunnerChoice
@@ -82,6 +84,7 @@ class Proposers:
         self.choice = choice
         self.methods = methods
         self.emissions = {a.label: Emission(reader, a.runs) for a in choice.present}
+        self.building = Building(self.code, Members(self.code))
         self.sites = tuple(site for anchor in choice.present for site in self._sites(anchor))
         self.found = tuple(self._describe())
 
@@ -209,6 +212,9 @@ class Proposers:
         assert site.cls is not None
         summary = emission.of(site.cls, site.runner.entry)
         assert summary is not None
+        built = self.building.reached(site.cls, site.runner.entry)
+        if built:
+            return Verdict("tree-dynamic", built), ()
         verdicts = {m: judge(emission, summary, self.methods.settings(m)) for m in methods}
         main = verdicts[methods[0]]
         variants: dict[tuple[Topology, tuple[Condition, ...]], TopologyVariant] = {}

@@ -40,7 +40,7 @@ _COMPARE = {
 }  # fmt: skip
 _COLLECTIONS = frozenset({"frozenset", "set", "tuple", "list"})
 _DEPTH = 12
-_PREDICATE_LINES = 12
+_PREDICATE_LINES = 20
 
 
 class Reader:
@@ -334,11 +334,20 @@ class Reader:
                 return self._kind_test(node, cls, scope)
         if name in _COLLECTIONS:
             return self.value(node.args[0], scope) if node.args else Const(())
-        return (
-            self._method_call(node, node.func, scope)
-            if isinstance(node.func, ast.Attribute)
-            else Opaque(ast.unparse(node))
-        )
+        if isinstance(node.func, ast.Attribute):
+            return self._method_call(node, node.func, scope)
+        return self._function_call(node, name, scope)
+
+    def _function_call(self, node: ast.Call, name: str, scope: Scope) -> Value:
+        """A small function that is asked about configuration objects and nothing else is read from its body."""
+        given = [self.value(a, scope) for a in node.args] if name and not node.keywords else []
+        if not given or not all(isinstance(value, Obj) for value in given) or scope.depth > _DEPTH:
+            return Opaque(ast.unparse(node))
+        function = self.code.resolve(scope.path, scope.qualname, name)
+        if function is None or function.definition.kind != "function" or not _is_small(function):
+            return Opaque(ast.unparse(node))
+        names = dict(zip(function.definition.params, given, strict=False))
+        return self._returns(function, Scope(function.path, function.qualname, None, None, names, scope.depth + 1))
 
     def _method_call(self, node: ast.Call, func: ast.Attribute, scope: Scope) -> Value:
         if func.attr == "intersection" and node.args:
@@ -347,11 +356,15 @@ class Reader:
         own = isinstance(func.value, ast.Name) and func.value.id == "self" and scope.self_value is None
         if own and scope.owner is not None:
             method = self.code.method(scope.owner, func.attr)
-            small = method is not None and method.definition.end - method.definition.line <= _PREDICATE_LINES
+            small = method is not None and _is_small(method)
             return self.inline(method, None, scope) if method is not None and small else Opaque(ast.unparse(node))
         base = self.value(func.value, scope)
         if isinstance(base, Platform):
             return self._platform(func.attr)
+        if isinstance(base, Ref) and base.kind == "option" and func.attr == "get" and node.args:
+            key = self.value(node.args[0], scope)  # of a setting that is a table
+            if isinstance(named, Const) and isinstance(named.value, str):
+                return Ref("option", f"{base.option}.{named.value}", Const(None))
         if isinstance(base, Obj):
             match func.attr, node.args:
                 case "get", [ast.Constant(value=str(key)), *_]:
@@ -428,6 +441,10 @@ class Reader:
             scope = Scope(function.path, function.qualname, owner or self.code.owner(function), self_value)
             self._places[key] = places(self, node, scope) if node is not None else ()
         return self._places[key]
+
+
+def _is_small(function: Symbol) -> bool:
+    return function.definition.end - function.definition.line <= _PREDICATE_LINES
 
 
 def _reads_names(node: ast.expr) -> bool:

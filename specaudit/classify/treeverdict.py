@@ -34,7 +34,8 @@ def _drafting(reader: Reader, proposers: Proposers) -> TreePart:
                 found[topology].extend(evidence)
     for topology, verdict in (("tree-dynamic", "dynamic"), ("tree-static", "static")):
         if found[topology]:
-            lines = (*dict.fromkeys(found[topology]), *_configured(reader))
+            shape = _configured(reader) if verdict == "static" else ()
+            lines = (*dict.fromkeys(found[topology]), *shape)
             return TreePart(verdict, lines, reason="a proposer emits several candidates per position")
     unknown = tuple(
         NotLooked(entry.proposer.name, entry.proposer.reason)
@@ -60,22 +61,25 @@ def _configured(reader: Reader) -> tuple[Evidence, ...]:
 def _attention(reader: Reader) -> TreePart:
     index = reader.code.index
     masks = Masks(reader.code, reader.engine)
-    biases = tuple(index.evidence(b.kernel.path, b.line) for b in masks.biases)
+    applied = tuple(dict.fromkeys(index.evidence(p.path, p.line) for p in masks.pairings))
+    found: dict[bool, tuple[Evidence, ...]] = {}
     for passing in masks.passings:
         once, lines = masks.built_once(passing)
         registered = reader.backends.registered(passing.path)
-        evidence = (*((registered,) if registered is not None else ()), *lines, *biases)
-        if once:
-            why = "one mask, made from the configuration, is passed for every request"
-            return TreePart("static", evidence, reason=why)
-        return TreePart("per-request", evidence, reason="the mask that is passed is made anew for each step")
+        found.setdefault(once, (*((registered,) if registered is not None else ()), *lines))
+    if False in found:
+        why = "the mask that is passed is made anew for each step"
+        return TreePart("per-request", (*found[False], *applied), reason=why)
+    if True in found:
+        why = "one mask, made from the configuration, is passed for every request"
+        return TreePart("static", (*found[True], *applied), reason=why)
     asked = "does any call pass a mask between the tokens of one step to an attention kernel"
-    searched = index.searched(masks.files, asked, len(masks.biases) + len(masks.hosts))
+    searched = index.searched(masks.files, asked, len(masks.pairings) + len(masks.hosts))
     unread = tuple(NotLooked(n.what, n.why) for n in index.snapshot.not_looked if "op" in n.what)
-    if masks.biases:
+    if masks.pairings:
         hosts = tuple(index.evidence(h.function.path, h.function.definition.line) for h in masks.hosts)
         why = "attention kernels take such a mask, and nothing passes one"
-        return TreePart("dead", (*hosts, *biases), searched, unread, why)
+        return TreePart("dead", (*hosts, *applied), searched, unread, why)
     return TreePart("none", (), searched, unread)
 
 
@@ -88,7 +92,7 @@ def _verification(reader: Reader, verifiers: tuple[Verifier, ...]) -> TreePart:
     ]
     if trees:
         lines = tuple(dict.fromkeys(e for v in trees for e in (*v.evidence, *v.called_from)))
-        return TreePart("tree-walk", lines, reason="the next index is looked up among the children of the accepted one")
+        return TreePart("tree-walk", lines, reason="what is accepted next follows the links between drafts")
     compiled = [NotLooked(v.name, v.reason or "its body is compiled") for v in verifiers if v.role == "compiled"]
     unread = [n for n in index.snapshot.not_looked if "op" in n.what]
     paths = {v.path for v in verifiers if v.path in index.snapshot.files}

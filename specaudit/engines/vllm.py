@@ -24,6 +24,7 @@ VLLM = Engine(
         "vllm/model_executor/models/medusa.py",
         "vllm/model_executor/models/mlp_speculator.py",
         "vllm/v1/*.py",
+        "vllm/specaudit_*.py",  # what recipes of `specaudit patch` install
     ),
     config=ConfigAnchor(
         cls="SpeculativeConfig",
@@ -60,7 +61,7 @@ VLLM = Engine(
     environment_path="vllm/envs.py",
     platform=("current_platform",),
     platform_default=("is_cuda", "is_cuda_alike", "supports_v1", "default_v1"),
-    attention=("vllm/attention/*.py", "vllm/v1/attention/*.py"),
+    attention=("vllm/attention/*.py", "vllm/v1/attention/*.py", "vllm/specaudit_*.py"),
     backend_registries=(
         "vllm/platforms/cuda.py",
         "vllm/attention/backends/registry.py",
