@@ -56,8 +56,10 @@ def _patch() -> None:
 @machines.reaching
 def apply(
     targets: Annotated[
-        list[str], typer.Argument(metavar="TARGET...", help="As in status; a wheel or a release with --emit.")
-    ],
+        list[str] | None,
+        typer.Argument(metavar="TARGET...", help="As in status; a wheel or a release with --emit.", show_default=False),
+    ] = None,
+    *,
     recipe: Annotated[
         list[str], typer.Option("--recipe", metavar="NAME", help="What to apply (repeatable; see recipes).")
     ],
@@ -73,8 +75,9 @@ def apply(
         bool, typer.Option("--import", help="Afterwards import the changed modules with the engine's interpreter.")
     ] = False,
     diff: Annotated[bool, typer.Option("--diff/--no-diff", help="Show the unified diff.")] = True,
-    *,
     said: machines.Said,
+    inventory: machines.InventoryFile = None,
+    limit: machines.Limit = None,
     engine: EngineOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -89,7 +92,9 @@ def apply(
     from specaudit.patching.recipes.registry import named
 
     wanted = named(recipe)
-    meant, reached = machines.meant(targets, said)
+    if not targets and inventory is None:
+        raise UsageError("No target is named.", "Write specaudit patch TARGET --recipe NAME, or name an --inventory.")
+    meant, reached = machines.meant(targets or [], said, inventory=inventory, limit=limit)
     with _opener(engine, reached) as open_place:
         planned = fleet.plan_all(meant, wanted, open_place)
         if len(planned) == 1 and planned[0].error is not None:
