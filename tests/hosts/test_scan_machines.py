@@ -180,6 +180,20 @@ def test_a_second_scan_moves_little_over_the_wire(
         assert 10_000 < forwarder.sent + forwarder.received < 60_000
 
 
+def test_other_commands_reach_machines_by_the_same_options(
+    client: Client, start_sshd: Server, engine: Path, scan: Scan, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client.host("gpu1", start_sshd())
+    reach = ["--ssh-config", str(client.config), "--python", str(engine)]
+    assert run(["patch", "status", "gpu1", *reach]) == 0
+    assert "clean" in capfd.readouterr().out
+    config = '{"method": "eagle3", "num_speculative_tokens": 2}'
+    assert run(["trace", "gpu1", *reach, "--speculative-config", config, "-q"]) == 0
+    assert "eagle3 on v1" in capfd.readouterr().out
+    assert run(["patch", "status", "gpu1", *reach, "-o", "Port=1"]) == 3
+    assert "refuses the connection" in capfd.readouterr().err
+
+
 def test_the_fake_host_stands_in_for_all_of_it(engine: Path, changed: Path, cache_folder: Path) -> None:
     """The same scan of a fleet, through the same probe, with no SSH."""
     pythons = {"gpu1": engine, "gpu2": engine, "gpu3": changed, "dead": engine}
