@@ -362,7 +362,7 @@ class Reader:
         if isinstance(base, Platform):
             return self._platform(func.attr)
         if isinstance(base, Ref) and base.kind == "option" and func.attr == "get" and node.args:
-            key = self.value(node.args[0], scope)  # of a setting that is a table
+            named = self.value(node.args[0], scope)  # of a setting that is a table
             if isinstance(named, Const) and isinstance(named.value, str):
                 return Ref("option", f"{base.option}.{named.value}", Const(None))
         if isinstance(base, Obj):
