@@ -119,11 +119,11 @@ def measure(job: dict[str, Any], mode: str) -> dict[str, Any]:
     speculative = arguments.get("speculative_config")
     if speculative is not None and not speculative.get("num_speculative_tokens"):
         speculative["num_speculative_tokens"] = _block_size(speculative["model"]) - 1
-    room = max((speculative or {}).get("num_speculative_tokens", 0), 1) + 16
+    drafts = (speculative or {}).get("num_speculative_tokens", 0)
     started = time.monotonic()
     engine = vllm.LLM(
         model=job["target"],
-        max_model_len=max(map(len, prompts)) + job["tokens"] + room,
+        max_model_len=positions(_longest(job["target"]), max(map(len, prompts)) + job["tokens"], drafts),
         max_num_seqs=max(job["batches"]),
         gpu_memory_utilization=job["memory"],
         enable_prefix_caching=False,
@@ -163,6 +163,28 @@ def measure(job: dict[str, Any], mode: str) -> dict[str, Any]:
         "ran": _classes(engine),
         **facts(),
     }
+
+
+def positions(limit: int | None, needed: int, drafts: int) -> int:
+    """Positions to ask the engine for: what is needed and room for drafts, as far as the model goes.
+
+    V1 stops drafting for a whole batch once its longest request, counted as if all drafts in flight were accepted,
+    comes within a draft of the end; then the last tokens of every prompt are measured without drafts. On an H200 with
+    0.20.1, 287 positions for 256 tokens gave an acceptance length of 2.56 where 2.68 is known.
+    """
+    wanted = needed + 8 * (drafts + 1)
+    return wanted if limit is None else max(needed, min(wanted, limit))
+
+
+def _longest(model: str) -> int | None:
+    """Positions that the model was made for, where its configuration lies on this machine and says so."""
+    try:
+        with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+    except (OSError, ValueError):
+        return None
+    limit = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
+    return None if limit is None else int(limit)
 
 
 def _block_size(model: str) -> int:

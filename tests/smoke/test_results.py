@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from specaudit.smoke.results import Divergence, Thresholds, equality, not_run_on, numbers, verdict
-from specaudit.smoke.runner import counted
+from specaudit.smoke.runner import counted, positions
 
 
 def result(texts: list[list[int]], gaps: list[dict[str, Any]] | None = None, **run: Any) -> dict[str, Any]:
@@ -98,3 +100,14 @@ def test_counters_of_several_engines_are_added() -> None:
     counters = [Metric("spec_decode_num_drafts", 3), Metric("spec_decode_num_drafts", 4), Metric("other", 9)]
     found = counted([*counters, Metric(name, values=(1, 2)), Metric(name, values=(1, 1, 1))])
     assert (found["drafts"], found["per_position"]) == (7, [2, 3, 1])
+
+
+@pytest.mark.parametrize(
+    ("limit", "needed", "drafts", "asked"),
+    [(None, 256, 15, 384), (32768, 4000, 15, 4128), (4096, 4000, 15, 4096), (512, 256, 64, 512), (128, 256, 15, 256)],
+)
+def test_the_engine_gets_room_for_drafts_behind_the_last_token(
+    limit: int | None, needed: int, drafts: int, asked: int
+) -> None:
+    """Without it, V1 drafts nothing for the end of each prompt, and the acceptance length comes out too low."""
+    assert positions(limit, needed, drafts) == asked
