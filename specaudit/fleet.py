@@ -129,7 +129,7 @@ def _settings(scan: Scan) -> dict[str, str]:
     """Options and variables of the servers of one machine; of several servers all values, in the order of pids."""
     found: dict[str, list[str]] = {}
     for server in scan.servers:
-        for name, value in {**server.env, **options(server.argv)}.items():
+        for name, value in {**server.env, **options(server.config), **options(server.argv)}.items():
             if name not in _OWN:
                 found.setdefault(name, []).append(value or "")
         for name, value in _path(scan, server).items():

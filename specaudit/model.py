@@ -135,7 +135,10 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running engine process. Secrets in ``argv`` and ``env`` are replaced before they leave the host."""
+    """A running engine process. Secrets in ``argv``, ``config`` and ``env`` are replaced before they leave the host.
+
+    ``config`` holds, as further arguments, what the file of ``--config`` says.
+    """
 
     pid: int
     argv: tuple[str, ...]
@@ -143,6 +146,7 @@ class Server:
     python: str = ""
     path: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    config: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +251,7 @@ class TreeVerdict:
 
 @dataclass(frozen=True, slots=True)
 class OptionVerdict:
-    """What the chosen path does with one speculative option (``value`` is empty when it is about the option as such)."""
+    """What the chosen path does with one speculative option (``value`` is empty when it is about it as such)."""
 
     name: str
     value: str

@@ -50,7 +50,8 @@ def running(server: Server) -> Running | None:
     Raises:
         ConfigurationError: they say that it drafts, but not how.
     """
-    found: dict[str, str | None] = {**server.env, **options(server.argv)}
+    # The command line comes before the file, as in the engine.
+    found: dict[str, str | None] = {**server.env, **options(server.config), **options(server.argv)}
     configuration = _configuration(server.pid, found)
     if not configuration:
         return None

@@ -42,6 +42,14 @@ def test_dotted_options_and_short_ones() -> None:
     assert running(server("--speculative-config", '{"model": "ngram"}')) == Running("ngram", {"model": "ngram"}, {})
 
 
+def test_a_configuration_file_counts_behind_the_command_line() -> None:
+    config = ("--speculative-config=" + JSON, "--tensor-parallel-size=4")
+    found = running(Server(7, ("vllm", "serve", "--config", "a.yaml", "-tp", "8"), {}, config=config))
+    assert found is not None
+    assert found.method == "eagle3"
+    assert found.options["tensor_parallel_size"] == "8"
+
+
 def test_a_server_that_does_not_draft() -> None:
     assert running(server("--port", "8000")) is None
     assert running(server()) is None

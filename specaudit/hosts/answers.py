@@ -51,6 +51,7 @@ class Process(msgspec.Struct):
     pid: int
     engine: str
     argv: list[str]
+    config: list[str]
     env: dict[str, str]
     python: str
     mount: str
@@ -114,6 +115,7 @@ def server(process: Process) -> Server:
     return Server(
         pid=process.pid,
         argv=tuple(map(printable, process.argv)),
+        config=tuple(map(printable, process.config)),
         env={printable(key): printable(value) for key, value in process.env.items()},
         python=printable(process.python),
         metrics=read_metrics(process.metrics),

@@ -9,7 +9,18 @@ from importlib.resources import files
 #: Modules of the probe, each after those that it imports.
 PROBE = tuple(
     f"specaudit.hosts.probe.{name}"
-    for name in ("redact", "files", "installed", "ops", "applied", "environments", "processes", "hardware", "survey")
+    for name in (
+        "redact",
+        "configfile",
+        "files",
+        "installed",
+        "ops",
+        "applied",
+        "environments",
+        "processes",
+        "hardware",
+        "survey",
+    )
 )
 
 _LOADER = """\

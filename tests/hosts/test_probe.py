@@ -20,7 +20,7 @@ from specaudit.hosts.bundle import PROBE, bundle
 from specaudit.hosts.fake import FakeShell
 from specaudit.hosts.machine import PythonCaller
 from specaudit.hosts.metrics import read_metrics
-from specaudit.hosts.probe import processes, redact
+from specaudit.hosts.probe import configfile, processes, redact
 from specaudit.hosts.remote import RemoteHost
 from specaudit.hosts.shell import LocalShell
 from tests.hosts.machines import install, looking, make_environment, site_of, start_server
@@ -83,7 +83,7 @@ def test_everything_that_is_sent_is_python_3_8_and_stdlib(name: str) -> None:
         for alias in node.names
     }
     foreign = {path for path in imported if path.partition(".")[0] not in sys.stdlib_module_names}
-    assert foreign <= {"specaudit.hosts.probe", "specaudit.hosts.probe.applied"}
+    assert foreign <= {"specaudit.hosts.probe"}
 
 
 def test_bytes_are_written_nowhere(tmp_path: Path, venv: Path) -> None:
@@ -341,6 +341,42 @@ def test_a_server_of_another_installation_is_not_traced_on_this_one(
 )
 def test_what_counts_as_a_server(line: str, engine: str) -> None:
     assert processes.engine_of(line.split()) == engine
+
+
+YAML = """\
+# for the team
+model: some/model   # the target
+port: 8000
+"quoted": 'yes'
+speculative-config:
+  method: "eagle3"
+  num_speculative_tokens: 3
+  parallel_drafting: true
+  hf_token: s3cr3t-key
+  nested:
+    deeper: 1
+api-key: hunter2
+api_keys:
+  - topsecret
+served_model_name: [a, b]
+compilation-config: {"level": 3, "password": "topsecret"}
+empty:
+"""
+
+
+def test_a_configuration_file_of_a_server_is_read_there_without_its_secrets(tmp_path: Path) -> None:
+    (tmp_path / "serve.yaml").write_text(YAML)
+    words = configfile.arguments(["vllm", "serve", "--config", "serve.yaml"], str(tmp_path), "")
+    given = dict(word[2:].split("=", 1) for word in words)
+    assert json.loads(given.pop("speculative-config")) == {
+        "method": "eagle3", "num_speculative_tokens": 3, "parallel_drafting": True, "hf_token": "***",
+    }  # fmt: skip
+    assert json.loads(given.pop("compilation-config")) == {"level": 3, "password": "***"}
+    assert given == {
+        "model": "some/model", "port": "8000", "quoted": "yes", "api-key": "***", "served_model_name": "[a, b]",
+    }  # fmt: skip
+    assert configfile.arguments(["vllm", "serve", "--config=/absent"], "/", "") == []
+    assert configfile.arguments(["vllm", "serve"], "/", "") == []
 
 
 def test_workers_belong_to_their_server(tmp_path: Path) -> None:

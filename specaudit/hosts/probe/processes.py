@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from specaudit.hosts.probe import redact
+from specaudit.hosts.probe import configfile, redact
 
 #: Variables that choose a runner, a backend or a device. Nothing else of an environment leaves the host.
 SHOWN = re.compile(r"(VLLM|SGLANG|SGL|TRITON|FLASHINFER|TORCHINDUCTOR)_\w+|CUDA_VISIBLE_DEVICES|PYTHONPATH")
@@ -77,10 +77,10 @@ def _strings(data: bytes) -> list[str]:
 def servers(proc: str) -> list[dict[str, Any]]:
     """One entry per server; the workers that it started are part of it.
 
-    Keys: pid, engine, argv, env (both redacted), python (as the process sees it), mount (what precedes its paths
-    for us, empty when it shares our file system), container, roots (folders it has mapped engine libraries from),
-    searched (PYTHONPATH), own_network (whether its loopback is ours), given (the unredacted ``--host``, ``--port``,
-    ``--ssl-certfile`` words).
+    Keys: pid, engine, argv, config (what a configuration file adds to argv), env (all redacted), python (as the
+    process sees it), mount (what precedes its paths for us, empty when it shares our file system), container, roots
+    (folders it has mapped engine libraries from), searched (PYTHONPATH), own_network (whether its loopback is
+    ours), given (the unredacted ``--host``, ``--port``, ``--ssl-certfile`` words).
     """
     found = {pid: entry for pid, entry in _processes(proc)}
     top = [entry for pid, entry in sorted(found.items()) if not _has_ancestor(proc, pid, found)]
@@ -109,16 +109,17 @@ def _entry(proc: str, name: str, engine: str, argv: list[str], executable: str, 
     folder = os.path.join(proc, name)
     environ = dict(item.partition("=")[::2] for item in _strings(read(os.path.join(folder, "environ"))))
     theirs, ours = (_link(os.path.join(proc, who, "ns", "mnt")) for who in (name, "self"))
-    elsewhere = bool(theirs and ours and theirs != ours)
+    mount = os.path.join(folder, "root") if theirs and ours and theirs != ours else ""
     network = [_link(os.path.join(proc, who, "ns", "net")) for who in (name, "self")]
     container = _CONTAINER.search(read(os.path.join(folder, "cgroup")).decode("ascii", "replace"))
     return {
         "pid": int(name),
         "engine": engine,
         "argv": redact.arguments(argv),
+        "config": configfile.arguments(argv, _link(os.path.join(folder, "cwd")), mount),
         "env": {key: redact.named(key, value) for key, value in sorted(environ.items()) if SHOWN.fullmatch(key)},
         "python": _interpreter(argv, environ, executable),
-        "mount": os.path.join(folder, "root") if elsewhere else "",
+        "mount": mount,
         "container": container.group(1)[:12] if container else "",
         "roots": roots,
         "searched": [path for path in environ.get("PYTHONPATH", "").split(":") if os.path.isabs(path)],
