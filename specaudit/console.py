@@ -10,19 +10,29 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, get_args
 
 from specaudit import summary
 from specaudit.fleet import gpus
 from specaudit.hosts.shell import printable
-from specaudit.model import Finding, Fleet, Path, Scan
+from specaudit.model import Finding, Fleet, Path, Scan, Severity
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 WIDTH = 80
-_STATUS = {"present": "bold red", "partial": "yellow", "fixed": "green", "unreachable": "dim"}
+#: Statuses in the order in which they are told, with their style; the first ones are listed one by one.
+_STATUS = {
+    "present": "bold red",
+    "partial": "yellow",
+    "unreachable": "dim",
+    "fixed": "green",
+    "not-applicable": None,
+    "not-found": "yellow",
+}
+_OPEN = ("present", "partial", "unreachable")
 _WALK = {"tree": "bold green", "unknown": "yellow"}
 _OPTION = {"ignored": "bold red", "overridden": "yellow"}
 #: Lines of evidence per verdict; the document holds all of them.
@@ -243,11 +253,18 @@ def _options(out: _Page, scan: Scan) -> None:
 
 
 def _findings(out: _Page, findings: Sequence[Finding]) -> None:
-    shown = [f for f in findings if f.status not in ("not-applicable", "not-found")]
-    if findings:
-        out.heading(f"Known defects ({len(findings)} rules, {len(findings) - len(shown)} do not apply)")
-    for finding in shown:
-        out.entry("  ", f"{finding.severity:<8} {finding.rule}: {finding.status}", _STATUS.get(finding.status))
+    """Open findings, the worst first; of the others only how many there are."""
+    if not findings:
+        return
+    counts = Counter(finding.status for finding in findings)
+    out.heading(f"Known defects ({len(findings)} rules)")
+    out.entry("  ", ", ".join(f"{counts[status]} {status}" for status in _STATUS if counts[status]))
+    worst = {severity: rank for rank, severity in enumerate(reversed(get_args(Severity)))}
+    shown = [finding for finding in findings if finding.status in _OPEN]
+    for finding in sorted(shown, key=lambda f: (_OPEN.index(f.status), worst[f.severity], f.rule)):
+        out.entry("  ", f"{finding.severity:<8} {finding.rule}: {finding.status}", _STATUS[finding.status])
+        if finding.title:
+            out.entry("           ", finding.title)
         for site in finding.sites[:_EVIDENCE]:
             out.entry("           ", summary.place(site))
         if finding.reason:
