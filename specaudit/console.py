@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, TextIO, get_args
 from specaudit import summary
 from specaudit.fleet import gpus
 from specaudit.hosts.shell import printable
-from specaudit.model import Finding, Fleet, Path, Scan, Severity
+from specaudit.model import Finding, Fleet, Path, Scan, Severity, Status
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 WIDTH = 80
 #: Statuses in the order in which they are told, with their style; the first ones are listed one by one.
-_STATUS = {
+_STATUS: dict[Status, str | None] = {
     "present": "bold red",
     "partial": "yellow",
     "unreachable": "dim",
@@ -32,9 +32,9 @@ _STATUS = {
     "not-applicable": None,
     "not-found": "yellow",
 }
-_OPEN = ("present", "partial", "unreachable")
+_OPEN: tuple[Status, ...] = ("present", "partial", "unreachable")
 _WALK = {"tree": "bold green", "unknown": "yellow"}
-_OPTION = {"ignored": "bold red", "overridden": "yellow"}
+_OPTION = {"ignored": "bold red", "overridden": "yellow", "honoured": None}
 #: Lines of evidence per verdict; the document holds all of them.
 _EVIDENCE = 4
 #: Files that differ, per group of machines and kind; the document holds all of them.
@@ -231,25 +231,30 @@ def _trees(out: _Page, scan: Scan) -> None:
         for text in (part.reason, summary.searched(part)):
             if text:
                 out.entry("      ", text)
+        for item in part.not_looked:
+            out.entry("      ", f"not looked at: {item.what} ({item.why})", "dim")
         for evidence in part.evidence[:_EVIDENCE]:
             out.entry("      ", summary.place(evidence))
 
 
 def _options(out: _Page, scan: Scan) -> None:
+    """Per option what becomes of it, the methods that agree brought together; ignored options first to be seen."""
     if scan.options:
         out.heading("Speculative options")
-    groups: dict[tuple[str, str, str], list[str]] = {}
+    groups: dict[str, dict[tuple[str, str], list[str]]] = {}
+    runners = {option.runner for option in scan.options}
     for option in scan.options:
-        why = option.reason or (summary.place(option.evidence[0]) if option.evidence else "")
         name = option.name + (f" = {option.value}" if option.value else "")
-        groups.setdefault((name, option.status, why), []).append(
-            " on ".join(filter(None, (option.method, option.runner)))
-        )
-    for (name, status, why), who in groups.items():
-        where = ", ".join(filter(None, who))
-        out.entry("  ", f"{name}: {status}" + (f" ({where})" if where else ""), _OPTION.get(status))
-        if why:
-            out.entry("      ", why)
+        who = option.method + (f" ({option.runner})" if len(runners) > 1 else "")
+        groups.setdefault(name, {}).setdefault((option.status, option.reason), []).append(who)
+    for name, found in groups.items():
+        if len(found) == 1:
+            ((status, why),) = found
+            out.entry("  ", f"{name}: {status}" + (f", {why}" if why else ""), _OPTION.get(status))
+            continue
+        out.line(f"  {name}")
+        for (status, why), methods in sorted(found.items(), key=lambda item: list(_OPTION).index(item[0][0])):
+            out.entry("      ", f"{status} by {', '.join(methods)}" + (f": {why}" if why else ""), _OPTION[status])
 
 
 def _findings(out: _Page, findings: Sequence[Finding]) -> None:

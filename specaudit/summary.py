@@ -179,8 +179,7 @@ def searched(part: TreePart) -> str:
     if part.searched is None:
         return ""
     search = part.searched
-    missed = "".join(f"; not looked at: {item.what} ({item.why})" for item in part.not_looked)
-    return f"{search.looked_at:,} candidates in {search.files:,} files: {search.asked}{missed}"
+    return f"{search.looked_at:,} candidates in {search.files:,} files: {search.asked}"
 
 
 def rows(scan: Scan) -> list[MethodRow]:
