@@ -18,17 +18,31 @@ import tokenize
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specaudit.errors import RecipeRefused
-from specaudit.index import Definition, outline
 from specaudit.patching.model import Anchor
+from specaudit.patching.syntax import (
+    alike,
+    below,
+    definitions,
+    expression,
+    filled,
+    is_expression,
+    nodes_of,
+    occurrences,
+    pattern_of,
+    same,
+    statement,
+    statement_around,
+    statements,
+    swap,
+)
 
 if TYPE_CHECKING:
     import libcst
-    from libcst.matchers import BaseMatcherNode
 
-    Captured = dict[str, Any]
+    from specaudit.patching.syntax import Definition
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\r|\n|\Z)")
 #: Spaces of one indentation step in the engines' sources.
@@ -89,16 +103,14 @@ class FileEdit:
             anchor: code, with ``__names`` for anything.
             code: what takes its place; ``__names`` stand for what the anchor matched there.
         """
-        from libcst import matchers
-
-        parse: Callable[[str], libcst.CSTNode] = _expression if _is_expression(anchor) else _statement
-        matcher = _matcher(parse(anchor))
+        parse: Callable[[str], libcst.CSTNode] = expression if is_expression(anchor) else statement
+        pattern = parse(anchor)
 
         def edit(tree: libcst.Module, depth: int) -> libcst.Module:
-            (node,) = matchers.findall(tree, matcher)
-            return _swap(tree, node, [_filled(parse(code), matchers.extract(node, matcher) or {})])
+            ((node, captured),) = occurrences(tree, pattern)
+            return swap(tree, node, [filled(parse(code), captured)])
 
-        self._edit(scope, anchor, partial(_same, _pattern(anchor)), edit)
+        self._edit(scope, anchor, partial(same, pattern_of(anchor)), edit)
 
     def replace_argument(self, scope: str, function: str, argument: int | str, code: str) -> None:
         """Replaces one argument of the one call of ``function`` in a scope.
@@ -109,20 +121,20 @@ class FileEdit:
             code: the new value.
         """
         import libcst
-        from libcst import matchers
 
-        called, matcher = _pattern(function), _matcher(_expression(function))
+        called, function_pattern = pattern_of(function), expression(function)
 
         def wanted(node: ast.AST) -> bool:
-            fits = isinstance(node, ast.Call) and _same(called, node.func)
-            return fits and (isinstance(argument, int) or argument in {k.arg for k in node.keywords})  # type: ignore[attr-defined]
+            if not isinstance(node, ast.Call) or not same(called, node.func):
+                return False
+            return isinstance(argument, int) or argument in {keyword.arg for keyword in node.keywords}
 
         def edit(tree: libcst.Module, depth: int) -> libcst.Module:
-            found = [n for n in matchers.findall(tree, matchers.Call()) if matchers.matches(n.func, matcher)]  # type: ignore
-            (call,) = [n for n in found if isinstance(n, libcst.Call)]
+            calls = [n for n in nodes_of(tree) if isinstance(n, libcst.Call) and alike(function_pattern, n.func, {})]
+            (call,) = calls
             keywords = [arg.keyword.value if arg.keyword else None for arg in call.args]
             old = call.args[keywords.index(argument) if isinstance(argument, str) else argument]
-            return _swap(tree, old, [old.with_changes(value=_expression(code))])
+            return swap(tree, old, [old.with_changes(value=expression(code))])
 
         self._edit(scope, f"{function}(…), argument {argument}", wanted, edit)
 
@@ -135,13 +147,13 @@ class FileEdit:
         self._insert(scope, anchor, code, before=False)
 
     def _insert(self, scope: str, anchor: str, code: str, before: bool) -> None:
-        new = _statements(code)
+        new = statements(code)
 
         def edit(tree: libcst.Module, depth: int) -> libcst.Module:
-            node = _below(tree, depth)
-            return _swap(tree, node, [*new, node] if before else [node, *new])
+            node = below(tree, depth)
+            return swap(tree, node, [*new, node] if before else [node, *new])
 
-        self._edit(scope, anchor, partial(_same, _pattern(anchor)), edit)
+        self._edit(scope, anchor, partial(same, pattern_of(anchor)), edit)
 
     def _edit(
         self,
@@ -153,10 +165,10 @@ class FileEdit:
         """Finds the one place by ``ast``, and gives libcst the smallest statement around it."""
         import libcst
 
-        around = self._node(self.definition(scope))
+        around = self.definition(scope)
         nodes = [node for node in ast.walk(around) if wanted(node)]
         self._once(anchor, scope, [node.lineno for node in nodes])  # type: ignore[attr-defined]
-        first, end = _statement_around(around, nodes[0])
+        first, end = statement_around(around, nodes[0])
         body = "".join(line.text + "\n" for line in self._lines[first - 1 : end])
         # Under as many "if"s, a statement parses at its own indentation: no line of a string has to be moved.
         indent = len(body) - len(body.lstrip(" "))
@@ -170,11 +182,11 @@ class FileEdit:
     def add_definition(self, after: str, code: str) -> None:
         """Adds a function, method or class after the definition ``after``, at its indentation."""
         found = self.definition(after)
-        self._anchor(found.line, f"after {after}")
-        first = self._lines[found.first - 1].text
-        indent = first[: len(first) - len(first.lstrip())]
+        self._anchor(found.lineno, f"after {after}")
+        indent = " " * found.col_offset
         blank = "\n" if indent else "\n\n"
-        self._write(found.end, blank + textwrap.indent(textwrap.dedent(code).strip("\n") + "\n", indent))
+        end = found.end_lineno or found.lineno
+        self._write(end, blank + textwrap.indent(textwrap.dedent(code).strip("\n") + "\n", indent))
 
     def add_import(self, beside: str, name: str, module: str = "") -> None:
         """Imports ``name`` after the one top-level import of ``beside``, unless it is imported already.
@@ -199,9 +211,9 @@ class FileEdit:
         Raises:
             RecipeRefused: there is none, or more than one.
         """
-        found = [d for d in self._definitions if d.qualname == qualname]
+        found = [node for name, node in definitions(self._tree) if name == qualname]
         if len(found) != 1:
-            where = f" (lines {', '.join(str(self._origin(d.line)) for d in found)})" if found else ""
+            where = f" (lines {', '.join(str(self._origin(d.lineno)) for d in found)})" if found else ""
             count = "no" if not found else f"{len(found)} definitions of"
             raise RecipeRefused(f"{self.path} has {count} {qualname}{where}; one was expected.", _HINT)
         return found[0]
@@ -248,13 +260,7 @@ class FileEdit:
             raise RecipeRefused(f"{self.path} would not be Python after the edit: {bad}.", "Report it.") from bad
 
     def _reread(self) -> None:
-        text = self.text
-        self._tree = ast.parse(text)
-        self._definitions = outline(text).definitions
-
-    def _node(self, definition: Definition) -> ast.AST:
-        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-        return next(n for n in ast.walk(self._tree) if isinstance(n, kinds) and n.lineno == definition.line)
+        self._tree = ast.parse(self.text)
 
 
 def _split(text: str) -> list[_Line]:
@@ -262,156 +268,3 @@ def _split(text: str) -> list[_Line]:
     if parts and parts[-1] == ("", ""):
         parts.pop()
     return [_Line(line, end, number) for number, (line, end) in enumerate(parts, 1)]
-
-
-# --- anchors --------------------------------------------------------------------------------------------------------
-
-_IGNORED = ("ctx", "kind", "type_comment", "type_params")
-
-
-def _pattern(anchor: str) -> ast.AST:
-    (statement,) = ast.parse(textwrap.dedent(anchor).strip()).body
-    return statement.value if isinstance(statement, ast.Expr) and _is_expression(anchor) else statement
-
-
-def _same(pattern: object, node: object) -> bool:
-    """Whether two pieces of syntax are alike; a name of two leading underscores is like any expression."""
-    if isinstance(pattern, ast.Name) and _stands_for_anything(pattern.id):
-        return isinstance(node, ast.expr)
-    if isinstance(pattern, list):
-        return (
-            isinstance(node, list)
-            and len(pattern) == len(node)
-            and all(_same(one, other) for one, other in zip(pattern, node, strict=True))
-        )
-    if not isinstance(pattern, ast.AST):
-        return pattern == node
-    return type(pattern) is type(node) and all(
-        _same(getattr(pattern, name, None), getattr(node, name, None))
-        for name in pattern._fields
-        if name not in _IGNORED
-    )
-
-
-def _stands_for_anything(name: str) -> bool:
-    return name.startswith("__") and not name.endswith("__")
-
-
-def _statement_around(tree: ast.AST, wanted: ast.AST) -> tuple[int, int]:
-    """First and last line of the innermost statement that holds a node; an ``elif`` belongs to its ``if``."""
-    best = tree
-    for node in ast.walk(tree):
-        if isinstance(node, ast.stmt) and any(inner is wanted for inner in ast.walk(node)):
-            inside_elif = isinstance(best, ast.If) and node in best.orelse and node.col_offset == best.col_offset
-            best = best if inside_elif else node
-    decorators = getattr(best, "decorator_list", [])
-    first = min([best.lineno, *(d.lineno for d in decorators)])  # type: ignore[attr-defined]
-    return first, best.end_lineno  # type: ignore[attr-defined]
-
-
-# --- libcst ---------------------------------------------------------------------------------------------------------
-
-#: Fields that carry no meaning: an anchor matches whatever they hold.
-_LAYOUT = re.compile(
-    "whitespace|leading_lines|header|footer|lines_after|lpar|rpar|comma|semicolon|lbra|rbra|equal|indent"
-)
-
-
-def _is_expression(code: str) -> bool:
-    try:
-        ast.parse(code.strip(), mode="eval")
-    except SyntaxError:
-        return False
-    return True
-
-
-def _expression(code: str) -> libcst.CSTNode:
-    import libcst
-
-    return libcst.parse_expression(code.strip())
-
-
-def _statement(code: str) -> libcst.CSTNode:
-    (statement,) = _statements(code)
-    return statement
-
-
-def _statements(code: str) -> list[libcst.CSTNode]:
-    """Statements with the comments above each; libcst keeps those above the first one in the module's header."""
-    import libcst
-
-    module = libcst.parse_module(textwrap.dedent(code).strip("\n") + "\n")
-    first, *others = module.body
-    return [first.with_changes(leading_lines=[*module.header, *first.leading_lines]), *others]
-
-
-def _matcher(node: libcst.CSTNode) -> BaseMatcherNode:
-    """The matcher for a pattern: same types and names, whatever the layout."""
-    import libcst
-    from libcst import matchers
-
-    if isinstance(node, libcst.Name) and _stands_for_anything(node.value):
-        return matchers.SaveMatchedNode(matchers.DoNotCare(), node.value)  # type: ignore[return-value]
-    if isinstance(node, libcst.SimpleString):
-        literal = node.evaluated_value
-        return matchers.SimpleString(value=matchers.MatchIfTrue(lambda text: ast.literal_eval(text) == literal))
-    fields: dict[str, Any] = {}
-    for field in dataclasses.fields(node):
-        value = getattr(node, field.name)
-        if _LAYOUT.search(field.name):
-            continue
-        if isinstance(value, libcst.CSTNode):
-            fields[field.name] = _matcher(value)
-        elif isinstance(value, (list, tuple)):
-            fields[field.name] = [_matcher(item) for item in value]
-        elif isinstance(value, str):
-            fields[field.name] = value
-        elif value is None:
-            fields[field.name] = None
-    kind = getattr(matchers, type(node).__name__)
-    return kind(**fields)  # type: ignore[no-any-return]
-
-
-def _filled(node: libcst.CSTNode, captured: Captured) -> libcst.CSTNode:
-    """A replacement with what the anchor matched put in for its ``__names``."""
-    import libcst
-
-    class Fill(libcst.CSTTransformer):
-        def leave_Name(self, original_node: libcst.Name, updated_node: libcst.Name) -> libcst.BaseExpression:
-            found = captured.get(original_node.value)
-            return found if isinstance(found, libcst.BaseExpression) else updated_node
-
-    filled = node.visit(Fill())
-    assert isinstance(filled, libcst.CSTNode)
-    return filled
-
-
-def _below(tree: libcst.Module, depth: int) -> libcst.CSTNode:
-    """The one statement under ``depth`` nested ``if``s."""
-    import libcst
-
-    (statement,) = tree.body
-    for _ in range(depth):
-        assert isinstance(statement, libcst.If)
-        (statement,) = statement.body.body  # type: ignore[assignment]
-    return statement
-
-
-def _swap(tree: libcst.Module, node: libcst.CSTNode, new: Sequence[libcst.CSTNode]) -> libcst.Module:
-    """``tree`` with ``node`` replaced; comments and blank lines above it stay above what takes its place."""
-    import libcst
-
-    class Swap(libcst.CSTTransformer):
-        def on_leave(self, original_node: libcst.CSTNodeT, updated_node: libcst.CSTNodeT) -> Any:
-            if original_node is not node:
-                return super().on_leave(original_node, updated_node)
-            return libcst.FlattenSentinel(new) if len(new) > 1 else _with_layout(node, new[0])
-
-    return tree.visit(Swap())
-
-
-def _with_layout(old: libcst.CSTNode, new: libcst.CSTNode) -> libcst.CSTNode:
-    lines = getattr(old, "leading_lines", ())
-    if lines and hasattr(new, "leading_lines"):
-        return new.with_changes(leading_lines=[*lines, *new.leading_lines])
-    return new
