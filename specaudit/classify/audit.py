@@ -73,13 +73,14 @@ def audit(index: Index) -> Audit:
         verifiers = with_runners(found, runners)
         options = Options(reading.reader, reading.methods, reading.choice, reading.proposers, verifiers)
         tracer = reading.tracer(verifiers)
-        paths = [path for method in reading.methods.names for path in tracer.paths(Request(method, {}))]
+        whole = engine.config.whole
+        paths = [path for method in reading.methods.names if whole for path in tracer.paths(Request(method, {}))]
         return Audit(
             runners=runners,
             proposers=tuple(f.proposer for f in reading.proposers.found),
             verifiers=verifiers,
             tree=tree_verdict(reading.reader, reading.proposers, verifiers),
-            options=options.of(runners),
+            options=options.of(runners) if whole else (),
             paths=tuple(paths),
             errors=tuple(dict.fromkeys((*failures, *index.failures))),
         )
@@ -118,13 +119,18 @@ def trace(
         ConfigurationError: the engine does not know the method or an option, or refuses the combination.
 
     """
-    reading = Reading(index, engine_of(index))
+    engine = engine_of(index)
+    if not engine.config.whole:
+        raise ConfigurationError(
+            f"Paths are not drawn for {engine.name}.", "Scan it: its proposers and verifiers are told, with evidence."
+        )
+    reading = Reading(index, engine)
     request = Refusals(reading.reader, reading.methods, reading.choice).checked(method, settings)
     tracer = reading.tracer(verifiers)
     paths = tracer.paths(request)
     if not paths:
         why = tracer.deciding.refusal(request) or "nothing in it makes a proposer for them"
-        version = f"{reading.engine.name} {index.snapshot.engine.version}"
+        version = f"{engine.name} {index.snapshot.engine.version}"
         raise ConfigurationError(
             f"{version} cannot run method {method!r} with these settings: {why}.",
             "See the runners of the method in a scan, and leave out the settings that lead elsewhere.",

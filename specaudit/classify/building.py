@@ -12,6 +12,7 @@ import builtins
 import re
 from collections.abc import Iterator
 
+from specaudit.classify.arguments import meet
 from specaudit.classify.callers import Callers
 from specaudit.classify.code import Code, Symbol, dotted, expression
 from specaudit.classify.compiled import LINKS, Operators
@@ -25,6 +26,9 @@ _CHASE = re.compile(rb"^[ \t]+(\w+) = \w+\.load\((?:[^()]|\([^()]*\))*?\b\1\b", 
 _LINKED = re.compile(
     rf"({'|'.join(LINKS)})\w*\s*[,=)](?:[^()]|\([^()]*\)){{0,600}}?(?!\1)({'|'.join(LINKS)})\w*\s*[,=)]".encode()
 )
+_STATEMENT = re.compile(r"[\w.]+(?:\(\)\.\w+)?\($")
+_DRAWN = re.compile(r"(?:rand|rand_like|uniform_|exponential_)\(")
+_STEPS = 6
 _WORDS = tuple(word.encode() for word in LINKS)
 _MOST = 600  # functions looked through from one entry
 
@@ -68,11 +72,36 @@ class Building:
     # --- compiled operators
 
     def _operators(self) -> Iterator[tuple[Symbol, int]]:
-        """Called for what they write: an operator whose result is used makes no links in place."""
+        """Called for what they write: an operator whose result is used makes no links in place. One that is handed
+        numbers drawn at random accepts along links that exist.
+        """
         near = [path for path in self.index.paths if _links_near(self.index.snapshot.read(path))]
-        for operator in Operators(Callers(self.code)).of_links(near) if near else ():
-            if re.match(r"[\w.]+(?:\(\)\.\w+)?\($", operator.call.text) and operator.name not in dir(builtins):
-                yield operator.function, operator.call.line
+        if not near:
+            return
+        callers = Callers(self.code)
+        for operator in Operators(callers).of_links(near):
+            function, line = operator.function, operator.call.line
+            if not _STATEMENT.match(operator.call.text) or operator.name in dir(builtins):
+                continue
+            calls = (c for c in self.index.outline(function.path).calls if (c.line, c.name) == (line, operator.name))
+            given = [text for c in calls for text in (*c.args, *(value for _, value in c.keywords))]
+            if not any(self._drawn(callers, function, text) for text in given):
+                yield function, line
+
+    def _drawn(self, callers: Callers, function: Symbol, text: str, depth: int = 0) -> bool:
+        """A value was drawn at random, here or by whoever calls this function."""
+        for stored in self.index.outline(function.path).assigns:
+            if stored.target == text and stored.scope == function.qualname and _DRAWN.search(stored.value):
+                return True
+        if text not in function.definition.params or depth > _STEPS:
+            return False
+        params = [p for p in function.definition.params if p not in ("self", "cls")]
+        for site in callers.sites(function):
+            above = callers.enclosing(site)
+            value = meet(params, site.call).get(text) if site.call is not None else None
+            if above is not None and value is not None and self._drawn(callers, above, value, depth + 1):
+                return True
+        return False
 
     # --- ways
 
@@ -134,13 +163,12 @@ class Building:
     def _kept(self, cls: Symbol, attr: str) -> Symbol | None:
         """The class of ``self.attr``, where it is made in the class, directly or behind a property."""
         node = expression(f"self.{attr}")
-        assert node is not None
         behind = self.code.method(cls, attr)
-        if behind is not None:
-            tree = self.code.function(behind)
-            returns = [n.value for n in ast.walk(tree) if isinstance(n, ast.Return)] if tree is not None else []
-            node = returns[0] if len(returns) == 1 and returns[0] is not None else node
-        return self.members.kept_class(node, cls)
+        tree = self.code.function(behind) if behind is not None else None
+        if tree is not None:
+            returns = [n.value for n in ast.walk(tree) if isinstance(n, ast.Return)]
+            node = returns[0] if len(returns) == 1 else node
+        return self.members.kept_class(node, cls) if node is not None else None
 
 
 def _links_near(data: bytes) -> bool:

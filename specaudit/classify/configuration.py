@@ -51,6 +51,12 @@ class Configuration:
         """Whether settings of that class are named without a prefix, and its properties are read from their bodies."""
         return cls.name in (self.engine.config.cls, self.engine.config.engine_cls)
 
+    def as_method(self, value: Value) -> Value:
+        """A value; where it is a member of the enumeration of methods, the setting that names the method."""
+        if isinstance(value, Obj) and value.cls.name == self.engine.config.method_type:
+            return Ref("option", self.engine.config.method_field)
+        return value
+
     def in_annotation(self, annotation: str) -> Symbol | None:
         """The configuration class that an annotation names."""
         if "Config" not in annotation:
@@ -104,7 +110,11 @@ class Configuration:
         return Ref("env", name)
 
     def members(self, path: str, alias: str) -> tuple[str, ...]:
-        """The strings of a ``Literal`` alias of that file."""
+        """The strings of a ``Literal`` alias of that file, or the names of an enumeration's members."""
+        enumeration = self.named(alias)
+        if enumeration is not None:
+            stored = self.code.assigns(enumeration.path, enumeration.qualname)
+            return tuple(a.target for a in stored if a.scope == enumeration.qualname and a.target.isupper())
         found = self.literal(ast.Name(alias), path)
         values = found.value if isinstance(found, Const) and isinstance(found.value, tuple) else ()
         return tuple(dict.fromkeys(v for v in values if isinstance(v, str)))

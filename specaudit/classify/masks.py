@@ -87,10 +87,20 @@ class Masks:
             outline = self.index.outline(path)
             known = {name, *(i.alias for i in outline.imports if i.name == name)}
             for call in outline.calls:
-                if call.name in known:
-                    value = _given(host, call)
-                    if value is not None:
-                        yield path, call, value
+                value = _given(host, call) if call.name in known and self._means(path, call, host) else None
+                if value is not None:
+                    yield path, call, value
+
+    def _means(self, path: str, call: Call, host: Host) -> bool:
+        """A call enters the host: its name says so, or it is a method or kept function of that name where the host is
+        known.
+        """
+        func = call.func.partition("[")[0]
+        found = self.code.resolve(path, call.scope, func)
+        if found is not None:
+            return (found.path, found.definition.line) == (host.function.path, host.function.definition.line)
+        imported = any(i.name == host.function.name for i in self.index.outline(path).imports)
+        return "." in func and (imported or self.code.owner(host.function) is not None)
 
     def _local(self, path: str, scope: str, value: str) -> str:
         """A passed local variable as what it was made from, where it is stored once."""

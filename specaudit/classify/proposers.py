@@ -6,12 +6,11 @@ runner, or returned by a function the runner calls) is a proposer, under the tes
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from specaudit.classify.building import Building
-from specaudit.classify.code import Symbol, dotted
+from specaudit.classify.code import Symbol
 from specaudit.classify.conditions import (
     Formula,
     alternatives,
@@ -24,45 +23,14 @@ from specaudit.classify.conditions import (
     words,
 )
 from specaudit.classify.emission import Emission
+from specaudit.classify.making import Making, Site
 from specaudit.classify.members import Members
 from specaudit.classify.methods import Methods
-from specaudit.classify.places import Place
 from specaudit.classify.runners import RunnerChoice
 from specaudit.classify.symbolic import Reader
 from specaudit.classify.topology import Verdict, judge, possible
 from specaudit.engines.base import RunnerAnchor
-from specaudit.model import Condition, Evidence, Proposer, Reachable, Topology, TopologyVariant
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """One line that makes a proposer: the class (``None``: a class the user names), its tests as a formula, and the
-    way there.
-
-    ``tests`` are the lines of the tests passed on the way, ``via`` the lines that lead from the runner to ``line``.
-    """
-
-    runner: RunnerAnchor
-    cls: Symbol | None
-    maker: Symbol
-    path: str
-    line: int
-    formula: Formula
-    tests: tuple[Evidence, ...]
-    via: tuple[Evidence, ...]
-    attribute: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """How far the search for a proposer's class has come: the tests and lines behind it, and where the object is
-    kept.
-    """
-
-    formula: Formula = True
-    tests: tuple[Evidence, ...] = ()
-    via: tuple[Evidence, ...] = ()
-    attribute: str = ""
+from specaudit.model import Condition, Proposer, Reachable, Topology, TopologyVariant
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,73 +53,9 @@ class Proposers:
         self.methods = methods
         self.emissions = {a.label: Emission(reader, a.runs) for a in choice.present}
         self.building = Building(self.code, Members(self.code))
-        self.sites = tuple(site for anchor in choice.present for site in self._sites(anchor))
+        making = Making(reader)
+        self.sites = tuple(site for anchor in choice.present for site in making.sites(anchor))
         self.found = tuple(self._describe())
-
-    # --- where they are made
-
-    def _sites(self, anchor: RunnerAnchor) -> Iterator[Site]:
-        outline = self.index.outline(anchor.path)
-        kept = {
-            c.func.split(".")[1]
-            for c in outline.calls
-            if c.func.startswith("self.") and c.func.endswith(f".{anchor.entry}") and c.func.count(".") == 2
-        }
-        places = [a for a in outline.assigns if a.target.startswith("self.") and a.target[5:] in kept]
-        if not places and not kept:
-            places = [a for a in outline.assigns if a.scope.startswith(f"{anchor.cls}.") and a.target.isidentifier()]
-        for scope in dict.fromkeys(a.scope for a in places):
-            lines = {a.line: a.target.removeprefix("self.") for a in places if a.scope == scope}
-            yield from self._made_in(anchor, anchor.path, scope, lines, _Way())
-
-    def _made_in(
-        self, anchor: RunnerAnchor, path: str, scope: str, lines: Mapping[int, str], way: _Way
-    ) -> Iterator[Site]:
-        """The sites among the statements at ``lines`` of one function (all returns when ``lines`` is empty)."""
-        function = self.code.definition(path, scope)
-        for place in self.reader.places(function) if function is not None else ():
-            statement = place.statement
-            wanted = statement.lineno in lines if lines else isinstance(statement, ast.Return)
-            if not wanted or not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Return)):
-                continue
-            for call in place.calls:
-                made = self.code.resolve(path, scope, dotted(call.func))
-                attribute = lines.get(statement.lineno, way.attribute)
-                formula = conj((way.formula, place.formula))
-                passed = (*way.tests, *self._tests(place, path))
-                if made is not None and made.definition.kind == "class" and self._drafts(made, anchor):
-                    yield Site(anchor, made, made, path, call.lineno, formula, passed, way.via, attribute)
-                elif made is not None and made.definition.kind == "function" and formula is not False:
-                    step = (
-                        *way.via,
-                        self.index.evidence(path, call.lineno),
-                        self.index.evidence(made.path, made.definition.line),
-                    )
-                    further = _Way(formula, passed, step, attribute)
-                    inner = list(self._made_in(anchor, made.path, made.qualname, {}, further)) if lines else []
-                    yield from inner
-                    if lines and not inner and self._user_class(made):
-                        yield Site(anchor, None, made, path, call.lineno, formula, passed, way.via, attribute)
-
-    def _tests(self, place: Place, path: str) -> tuple[Evidence, ...]:
-        return tuple(self.index.evidence(path, test.lineno) for test, _ in place.tests)
-
-    def _drafts(self, cls: Symbol, anchor: RunnerAnchor) -> bool:
-        return self.code.method(cls, anchor.entry) is not None
-
-    def _user_class(self, function: Symbol) -> bool:
-        """Whether a function makes an object of a class that it looked up by name at run time."""
-        node = self.code.function(function)
-        if node is None:
-            return False
-        looked_up = {
-            target.id
-            for n in ast.walk(node)
-            if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and dotted(n.value.func) == "getattr"
-            for target in n.targets
-            if isinstance(target, ast.Name)
-        }
-        return any(isinstance(n, ast.Call) and dotted(n.func) in looked_up for n in ast.walk(node))
 
     # --- what they are
 
@@ -170,51 +74,40 @@ class Proposers:
 
     def _proposer(self, site: Site, ways: Mapping[str, Formula], emission: Emission) -> Proposer:
         reachable, conditions = self._reach(site, ways)
-        made_at = self.index.evidence(site.path, site.line)
-        name, target = (
-            (site.cls.name, site.cls) if site.cls is not None else (f"<user class> via {site.maker.name}()", site.maker)
-        )
-        if site.cls is None:
-            reason = "the class is named by the user and looked up at run time"
-            return Proposer(
-                name,
-                target.path,
-                target.definition.line,
-                tuple(ways),
-                site.runner.label,
-                "unknown",
-                (),
-                reachable,
-                conditions,
-                (made_at, self.index.evidence(target.path, target.definition.line)),
-                reason,
-            )
+        target = site.cls or site.maker
         main, variants = self._topology(site, tuple(ways), emission)
-        evidence = tuple(
-            dict.fromkeys((made_at, self.index.evidence(target.path, target.definition.line), *main.evidence))
+        lines = (
+            self.index.evidence(site.path, site.line),
+            self.index.evidence(target.path, target.definition.line),
+            *main.evidence,
         )
         return Proposer(
-            name,
-            target.path,
-            target.definition.line,
-            tuple(ways),
-            site.runner.label,
-            main.topology,
-            variants,
-            reachable,
-            conditions,
-            evidence,
+            name=target.name if site.cls is not None else f"<user class> via {target.name}()",
+            path=target.path,
+            line=target.definition.line,
+            methods=tuple(ways),
+            runner=site.runner.label,
+            topology=main.topology,
+            variants=variants,
+            reachable=reachable,
+            conditions=conditions,
+            evidence=tuple(dict.fromkeys(lines)),
+            reason=main.reason,
         )
 
     def _topology(
         self, site: Site, methods: tuple[str, ...], emission: Emission
     ) -> tuple[Verdict, tuple[TopologyVariant, ...]]:
-        assert site.cls is not None
-        summary = emission.of(site.cls, site.runner.entry)
-        assert summary is not None
+        if site.cls is None:
+            return Verdict("unknown", (), reason="the class is named by the user and looked up at run time"), ()
         built = self.building.reached(site.cls, site.runner.entry)
         if built:
             return Verdict("tree-dynamic", built), ()
+        if site.runner.verifies:
+            why = f"its {site.runner.entry}() drafts and verifies and builds no tree; which drafts it makes is not told"
+            return Verdict("unknown", (), reason=why), ()
+        summary = emission.of(site.cls, site.runner.entry)
+        assert summary is not None
         verdicts = {m: judge(emission, summary, self.methods.settings(m)) for m in methods}
         main = verdicts[methods[0]]
         variants: dict[tuple[Topology, tuple[Condition, ...]], TopologyVariant] = {}

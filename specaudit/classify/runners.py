@@ -64,6 +64,11 @@ class RunnerChoice:
     # --- from worker to runner
 
     def _choices(self) -> Iterable[Choice]:
+        if not self.engine.workers:  # nothing chooses: there is one
+            for anchor, cls in ((a, self._runner_class(a)) for a in self.present[:1]):
+                if cls is not None:
+                    yield Choice(anchor.label, True, (self.index.evidence(cls.path, cls.definition.line),))
+            return
         gate, gate_lines = self._gate()
         for found in self._made():
             if self.engine.gate is not None and gate is not True and found.label == self.engine.gate.label:

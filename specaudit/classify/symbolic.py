@@ -92,9 +92,9 @@ class Reader:
             # ``min(a, b) > c`` is ``a > c and b > c``
             return conj(self.truth(ast.Compare(part, node.ops, node.comparators), scope) for part in node.left.args)
         out: list[Formula] = []
-        left = self.value(node.left, scope)
+        left = self.configuration.as_method(self.value(node.left, scope))
         for op, right_node in zip(node.ops, node.comparators, strict=True):
-            right = self.value(right_node, scope)
+            right = self.configuration.as_method(self.value(right_node, scope))
             out.append(compare(_COMPARE[type(op)], left, right, ast.unparse(node)))
             left = right
         return conj(out)
@@ -361,6 +361,8 @@ class Reader:
         base = self.value(func.value, scope)
         if isinstance(base, Platform):
             return self._platform(func.attr)
+        if isinstance(base, Ref) and base.kind == "env" and func.attr == "get":
+            return base
         if isinstance(base, Ref) and base.kind == "option" and func.attr == "get" and node.args:
             named = self.value(node.args[0], scope)  # of a setting that is a table
             if isinstance(named, Const) and isinstance(named.value, str):

@@ -18,11 +18,14 @@ from specaudit.model import Condition, Evidence, Topology, TopologyVariant
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The topology under the given settings, the lines that show it, and what else the same code can emit."""
+    """The topology under the given settings, the lines that show it, what else the same code can emit, and why it is
+    not known.
+    """
 
     topology: Topology
     evidence: tuple[Evidence, ...]
     variants: tuple[TopologyVariant, ...] = ()
+    reason: str = ""
 
 
 def possible(f: Formula) -> Formula:

@@ -66,7 +66,8 @@ def _attention(reader: Reader) -> TreePart:
     for passing in masks.passings:
         once, lines = masks.built_once(passing)
         registered = reader.backends.registered(passing.path)
-        found.setdefault(once, (*((registered,) if registered is not None else ()), *lines))
+        shown = (*((registered,) if registered is not None else ()), *lines)
+        found[once] = max(found.get(once, ()), shown, key=len)  # the one of which most is known
     if False in found:
         why = "the mask that is passed is made anew for each step"
         return TreePart("per-request", (*found[False], *applied), reason=why)

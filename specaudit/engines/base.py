@@ -18,7 +18,9 @@ from functools import cache
 class RunnerAnchor:
     """One model runner: ``label`` names it in reports, ``entry`` is the method of a proposer that it calls for drafts.
 
-    ``runs`` names methods of other objects whose call runs the draft model.
+    ``runs`` names methods of other objects whose call runs the draft model. ``keeps`` is the attribute that holds the
+    proposer where that cannot be told from the calls of its entry; ``verifies``: the entry does more than draft, so
+    that what it returns says nothing about drafts.
     """
 
     label: str
@@ -26,6 +28,8 @@ class RunnerAnchor:
     cls: str
     entry: str
     runs: tuple[str, ...] = ()
+    keeps: str = ""
+    verifies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +60,10 @@ class ConfigAnchor:
     ``objects`` maps the names under which configuration objects travel (attributes, parameters, locals) to their
     class; ``renamed`` the names of locals and parameters that carry one field to that field. Settings below one of
     ``models`` are facts of a model. ``named`` are the fields that are filled before anything else is decided (a draft
-    model is named). ``method_field`` holds the method's name, ``method_type`` is the ``Literal`` of all of them,
-    ``count_field`` the number of drafted tokens, ``tree_field`` the user's tree, ``backend_field`` the attention
-    backend of the drafter. ``initialiser`` is the method that completes a configuration object.
+    model is named). ``method_field`` holds the method's name, ``method_type`` is the ``Literal`` or ``Enum`` of all of
+    them, ``count_field`` the number of drafted tokens, ``tree_field`` the user's tree, ``backend_field`` the attention
+    backend of the drafter. ``initialiser`` is the method that completes a configuration object. ``whole``: every file
+    that reads an option of it is among the engine's ``files``, so that an option that none of them reads is ignored.
     """
 
     cls: str
@@ -74,6 +79,7 @@ class ConfigAnchor:
     renamed: tuple[tuple[str, str], ...] = ()
     models: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
