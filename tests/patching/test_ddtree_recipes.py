@@ -1,0 +1,105 @@
+"""The recipes that install DDTree: where they apply, what a scan says afterwards, and that the files are whole."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from specaudit.classify.audit import audit
+from specaudit.errors import RecipeRefused
+from specaudit.index import Index
+from specaudit.patching.model import Plan
+from specaudit.patching.plan import plan
+from specaudit.patching.recipes.base import Recipe
+from specaudit.patching.recipes.ddtree import DDTree
+from specaudit.patching.recipes.ddtree_files import PACKAGE
+from specaudit.patching.recipes.ddtree_v1 import DDTreeV1
+from specaudit.patching.recipes.registry import recipes
+from specaudit.patching.workspace import overlay
+from specaudit.snapshot import Snapshot, of_folder
+
+Release = Callable[[str], Path]
+
+
+Planned = Callable[[str, type[Recipe]], tuple[Snapshot, Plan]]
+
+
+def planned(snapshot: Snapshot, recipe: Recipe) -> Plan:
+    return plan(snapshot, [recipe], known={**recipes(), recipe.name: recipe})
+
+
+@pytest.fixture(scope="module")
+def plans(release: Release) -> Planned:
+    """A release with what a recipe makes of it, planned once."""
+
+    @cache
+    def made(version: str, recipe: type[Recipe]) -> tuple[Snapshot, Plan]:
+        snapshot = of_folder(release(version), "vllm", version)
+        return snapshot, planned(snapshot, recipe())
+
+    return made
+
+
+@pytest.mark.parametrize(("version", "recipe"), [("0.33.0", DDTree), ("0.20.1", DDTreeV1)])
+def test_a_scan_of_the_patched_engine_finds_a_tree_drafted_masked_and_walked(
+    plans: Planned, version: str, recipe: type[Recipe]
+) -> None:
+    snapshot, made = plans(version, recipe)
+    after = Index(overlay(snapshot, {change.path: change.after for change in made.total}))
+    tree = audit(after).tree
+    assert tree is not None
+    parts = (tree.drafting, tree.attention, tree.verification)
+    assert [part.verdict for part in parts] == ["dynamic", "per-request", "tree-walk"]
+    for part in parts:
+        assert any(e.path.startswith(PACKAGE) for e in part.evidence)
+        assert all(after.line(e.path, e.line) == e.text for e in part.evidence)
+    for change in made.total:
+        assert change.after is not None
+        ast.parse(change.after)
+
+
+def test_the_switch_is_the_last_file_to_be_replaced(plans: Planned) -> None:
+    _, made = plans("0.33.0", DDTree)
+    paths = [change.path for change in made.total]
+    new = [path for path in paths if path.startswith(PACKAGE)]
+    assert paths[: len(new)] == new
+    assert paths[-1] == "vllm/v1/worker/gpu/spec_decode/__init__.py"
+
+
+def test_trees_on_v1_come_with_the_layer_ids_that_they_need(plans: Planned) -> None:
+    _, made = plans("0.20.1", DDTreeV1)
+    assert [step.recipe for step in made.steps] == ["dflash-layer-ids", "ddtree-v1"]
+
+
+@pytest.mark.parametrize(
+    ("version", "recipe", "reason"),
+    [
+        ("0.20.1", DDTree(), "has no DFlashSpeculator.__init__"),
+        ("0.24.0", DDTree(), "DraftModelSpeculator.sample_draft takes"),
+        ("0.31.0", DDTree(), "has no DraftModelSpeculator.compute_draft_logits"),
+        ("0.33.0", DDTreeV1(), "SpecDecodeBaseProposer.propose takes"),
+    ],
+)
+def test_another_shape_is_refused_with_what_is_missing(
+    release: Release, version: str, recipe: Recipe, reason: str
+) -> None:
+    with pytest.raises(RecipeRefused, match=reason):
+        planned(of_folder(release(version), "vllm", version), recipe)
+
+
+def test_every_installed_module_imports_only_what_is_installed_with_it(plans: Planned) -> None:
+    _, made = plans("0.33.0", DDTree)
+    files = {change.path: change.after for change in made.total if change.path.startswith(PACKAGE)}
+    for path, data in files.items():
+        assert data is not None
+        for node in ast.walk(ast.parse(data)):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                folder = path.split("/")[: -node.level]
+                base = "/".join([*folder, *(node.module or "").split(".")]).rstrip("/")
+                targets = [f"{base}.py"] if node.module else [f"{base}/{a.name}.py" for a in node.names]
+                assert all(target in files for target in targets), f"{path}:{node.lineno}"
+            assert not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("specaudit"))
