@@ -95,7 +95,7 @@ class RemoteHost:
         if not survey.installations:
             raise TargetError(
                 f"{self.label} has no {' or '.join(engines)} where its {survey.python} looks, nor in the usual places.",
-                'Name its interpreter with --python PATH, or its container with --via "docker exec -i NAME".',
+                _way_in(survey.servers),
             )
         names = [found.engine for found in survey.installations]
         several = sorted({name for name in names if names.count(name) > 1})
@@ -227,3 +227,14 @@ class RemoteHost:
 
     def _ask(self, request: Mapping[str, Any], blobs: Mapping[str, bytes] | None = None) -> Answer:
         return self._caller.call(bundle(), request, blobs=blobs, deadline=self._deadline)
+
+
+def _way_in(servers: Iterable[answers.Process]) -> str:
+    """What to try where no engine is found: perhaps one runs in a container that this user cannot look into."""
+    for process in servers:
+        if process.container:
+            return (
+                f"Process {process.pid} runs {process.engine} in a container: "
+                f'--via "docker exec -i {process.container}", or --sudo.'
+            )
+    return 'Name its interpreter with --python PATH, or its container with --via "docker exec -i NAME".'

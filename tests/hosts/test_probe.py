@@ -21,7 +21,7 @@ from specaudit.hosts.fake import FakeShell
 from specaudit.hosts.machine import PythonCaller
 from specaudit.hosts.metrics import read_metrics
 from specaudit.hosts.probe import configfile, processes, redact
-from specaudit.hosts.remote import RemoteHost
+from specaudit.hosts.remote import Looking, RemoteHost
 from specaudit.hosts.shell import LocalShell
 from tests.hosts.machines import install, looking, make_environment, site_of, start_server
 from tests.hosts.sshd import free_port
@@ -121,6 +121,35 @@ def test_no_engine_at_all(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="gpu1 has no vllm or sglang") as caught:
         host.installations(ENGINES)
     assert "--via" in caught.value.hint
+
+
+def test_a_container_that_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "proc" / "77"
+    (folder / "ns").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "ns").mkdir(parents=True)
+    (folder / "cmdline").write_bytes(b"/usr/bin/python3\0/usr/local/bin/vllm\0serve\0m\0")
+    (folder / "environ").write_bytes(b"")
+    (folder / "stat").write_text("77 (python3) S 1 1 1")
+    (folder / "cgroup").write_text("0::/system.slice/docker-" + "ab" * 32 + ".scope\n")
+    (folder / "ns" / "mnt").symlink_to("mnt:[2]")
+    (tmp_path / "proc" / "self" / "ns" / "mnt").symlink_to("mnt:[1]")
+    host = RemoteHost(FakeShell("gpu1"), looking=Looking(proc=str(tmp_path / "proc"), usual=()))
+    with pytest.raises(TargetError) as caught:
+        host.installations(ENGINES)
+    assert 'Process 77 runs vllm in a container: --via "docker exec -i abababababab"' in caught.value.hint
+
+
+def test_operators_of_libraries_are_read_there_once(tmp_path: Path, cache: Cache) -> None:
+    found = []
+    for number in range(2):
+        python = make_environment(tmp_path / f"host{number}", SOURCE, "0.30.0")
+        library = site_of(tmp_path / f"host{number}") / "vllm" / "_C.abi3.so"
+        library.write_bytes(b"\x7fELF" + bytes(100_000) + b"\0_C::merge(Tensor a, int n) -> Tensor\0" + bytes(100_000))
+        shell = FakeShell(f"gpu{number}")
+        host = RemoteHost(shell, python=str(python), cache=cache, looking=looking(tmp_path))
+        (one,) = host.installations(ENGINES)
+        found.append((host.manifest(one).ops, host.manifest(one).not_looked, shell.traffic.calls))
+    assert found == [(("_C::merge",), (), 2), (("_C::merge",), (), 1)]
 
 
 def test_a_second_scan_of_the_same_build_moves_little(tmp_path: Path, cache: Cache) -> None:

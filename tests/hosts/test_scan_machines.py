@@ -6,7 +6,8 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from specaudit.fleet import compare, member
 from specaudit.hosts.fake import FakeShell, Fault
 from specaudit.hosts.machines import Machines
 from specaudit.hosts.remote import RemoteHost
+from specaudit.hosts.shell import Ended, Sink
 from specaudit.scan import Options, scan_all
 from specaudit.snapshot import take
 from specaudit.targets import parse
@@ -211,6 +213,24 @@ def test_the_fake_host_stands_in_for_all_of_it(engine: Path, changed: Path, cach
     alone = RemoteHost(FakeShell("alone"), python=str(engine))
     (found,) = alone.installations(("vllm",))
     assert take(alone, targets[0], found, lambda _: False).engine.digest == fleet.groups[0].digest
+
+
+def test_each_machine_has_a_thread_of_its_own(engine: Path, cache_folder: Path) -> None:
+    together = threading.Barrier(3, timeout=60)
+
+    class Waiting(FakeShell):
+        def run(self, command: Sequence[str], stdin: bytes, sink: Sink, deadline: float) -> Ended:
+            if not self.commands:
+                together.wait()
+            return super().run(command, stdin, sink, deadline)
+
+    machines = Machines(connect=lambda name, _: Waiting(name))
+    targets = [parse(f"gpu{number}", python=str(engine)) for number in range(3)]
+    with Cache(cache_folder / "specaudit") as cache:
+        options = Options(machines=machines, jobs=3)
+        outcomes = list(scan_all(targets, options, cache, lambda _: None, lambda _: False))
+    assert [outcome.scan.target.spec for outcome in outcomes] == ["gpu0", "gpu1", "gpu2"]
+    assert [outcome.error for outcome in outcomes] == [None] * 3
 
 
 def test_bad_options_are_one_error_each(client: Client, start_sshd: Server, scan: Scan) -> None:
