@@ -54,6 +54,12 @@ test-rules: $(BIN)/.dev ## Compare the rules' statuses with the table, on every 
 	.bench/bin/python -m pip --disable-pip-version-check --quiet install -r benchmarks/tools.txt
 	@touch $@
 
+bench-patch: $(BIN)/.dev ## Time specaudit patch on the newest release; prints a Markdown table.
+	$(BIN)/python benchmarks/patch.py
+
+crash: $(BIN)/.dev ## Kill the patch agent at 240 system calls, and at 120 over SSH (about 8 minutes; needs strace, sshd).
+	SPECAUDIT_CRASH_POINTS=240 $(BIN)/python -m pytest -q -s tests/patching/test_crash.py
+
 lock: $(BIN)/.dev ## Write constraints.txt: the versions that pip resolves today.
 	$(BIN)/python .ci/lock.py > constraints.txt.new && mv constraints.txt.new constraints.txt
 

@@ -62,11 +62,21 @@ def definitions(tree: ast.AST, scope: str = "") -> Iterator[tuple[str, Definitio
             yield from definitions(node, scope)
 
 
+def _within(inner: ast.AST, outer: ast.stmt) -> bool:
+    """Whether one node lies in another, by their places in the text."""
+    start, end = ("lineno", "col_offset"), ("end_lineno", "end_col_offset")
+    return _place(outer, start) <= _place(inner, start) and _place(inner, end) <= _place(outer, end)
+
+
+def _place(node: ast.AST, names: tuple[str, str]) -> tuple[int, int]:
+    return getattr(node, names[0]), getattr(node, names[1])
+
+
 def statement_around(tree: ast.AST, wanted: ast.AST) -> tuple[int, int]:
     """First and last line of the innermost statement that holds a node; an ``elif`` belongs to its ``if``."""
     best = tree
     for node in ast.walk(tree):
-        if isinstance(node, ast.stmt) and any(inner is wanted for inner in ast.walk(node)):
+        if isinstance(node, ast.stmt) and _within(wanted, node):
             inside_elif = isinstance(best, ast.If) and node in best.orelse and node.col_offset == best.col_offset
             best = best if inside_elif else node
     decorators = getattr(best, "decorator_list", [])
