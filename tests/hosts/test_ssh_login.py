@@ -105,6 +105,25 @@ def test_keys_are_offered_in_the_order_of_openssh(
     assert offered() == theirs * 2
 
 
+def test_an_agent_that_refuses_to_sign_does_not_end_the_login(
+    client: Client, keys: Keys, start_sshd: Server, agent: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSH_ASKPASS", "/bin/false")
+    monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
+    socket = agent()
+    run("ssh-add", "-q", "-c", keys.other_user, env={**os.environ, "SSH_AUTH_SOCK": str(socket)})
+    client.host("gpu1", start_sshd(), IdentityAgent=str(socket), IdentitiesOnly="no")
+    assert client.whoami("gpu1") == 0
+
+
+def test_a_server_that_wants_two_keys_gets_two(client: Client, keys: Keys, start_sshd: Server) -> None:
+    authorized = [public(keys.user), public(keys.other_user)]
+    server = start_sshd(authorized=authorized, AuthenticationMethods="publickey,publickey")
+    client.host("gpu1", server, IdentityFile=f"{keys.user}\n  IdentityFile {keys.other_user}")
+    assert client.openssh("gpu1")
+    assert client.whoami("gpu1") == 0
+
+
 def test_a_public_key_file_selects_the_agent_key(
     client: Client, keys: Keys, start_sshd: Server, agent: Callable[..., Path]
 ) -> None:

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -70,8 +71,9 @@ def authenticate(transport: paramiko.Transport, label: str, config: SshConfig, o
                 continue
             if not more:
                 return
-            allowed = more
-            break
+            allowed = more  # accepted, and the server wants something else as well
+            if "publickey" not in more:
+                break
     if _without_key(transport, label, config, options, tried, allowed):
         return
     raise _refused(label, config, tried, f"it takes {', '.join(allowed)}" if allowed else "")
@@ -160,7 +162,7 @@ def identities(
 
 def _whole(key: paramiko.PKey) -> paramiko.PKey:
     """An agent's certificate with its own bytes: paramiko would show the plain key under the certificate's name."""
-    if isinstance(key, paramiko.AgentKey) and key.get_name().endswith(certificates.SUFFIX):
+    if isinstance(key, _AgentKey) and key.get_name().endswith(certificates.SUFFIX):
         return _certified(key, PublicBlob(key.get_name(), key.blob))
     return key
 
@@ -172,8 +174,8 @@ def _comment(key: paramiko.PKey) -> str:
 def _certified(signer: paramiko.PKey, blob: PublicBlob) -> paramiko.PKey:
     """A key that shows the certificate; the plain one stays as it is, because it may be offered too."""
     certified = (
-        paramiko.AgentKey(signer.agent, signer.blob, signer.comment)  # it cannot be copied
-        if isinstance(signer, paramiko.AgentKey)
+        _AgentKey(signer.agent, signer.blob, signer.comment)  # it cannot be copied
+        if isinstance(signer, _AgentKey)
         else copy.copy(signer)
     )
     certified.public_blob = blob
@@ -211,6 +213,22 @@ def _private(path: str, options: SshOptions, tried: Tried) -> paramiko.PKey | No
     return None
 
 
+class _AgentKey(paramiko.AgentKey):
+    """A key of the agent. When the agent refuses to sign (no touch, no confirmation), the next key is tried.
+
+    paramiko signs in the thread of the connection, which an exception would end.
+    """
+
+    def sign_ssh_data(self, data: Any, algorithm: str | None = None) -> Any:  # an agent's key gives bytes
+        try:
+            return super().sign_ssh_data(data, algorithm)
+        except (paramiko.SSHException, OSError):
+            refusal = paramiko.Message()
+            refusal.add_string(self.get_name())
+            refusal.add_string(b"")
+            return refusal.asbytes()
+
+
 class _Agent(paramiko.agent.AgentSSH):
     """The agent behind one socket. paramiko's own class reads SSH_AUTH_SOCK, which belongs to the whole process."""
 
@@ -225,6 +243,7 @@ class _Agent(paramiko.agent.AgentSSH):
         try:
             connection.connect(path)
             self._connect(connection)  # type: ignore[attr-defined]  # the only door to another socket
+            self._keys = tuple(_AgentKey(self, key.blob, key.comment) for key in self.get_keys())
         except BaseException:
             connection.close()
             raise
