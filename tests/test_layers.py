@@ -47,8 +47,8 @@ OWNERS = {
 
 #: Installed into an engine by a patch; no part of the auditor.
 INSTALLED = ("ddtree", "patching/payload")
-#: Sent to a GPU host and run by the engine's own Python.
-SENT = ("smoke/runner.py",)
+#: Sent to a GPU host and run by the engine's own Python, or run there with what is installed.
+SENT = ("smoke/runner.py", "smoke/train.py")
 
 
 def modules() -> list[Path]:

@@ -121,14 +121,16 @@ def test_every_library_that_is_imported_is_a_dependency() -> None:
     known = packages_distributions()
     imported = set()
     for file in (ROOT / "specaudit").rglob("*.py"):
-        if "ddtree" in file.parts or "payload" in file.parts:
+        if {"ddtree", "payload", "runner.py", "train.py"} & {
+            *file.parts
+        }:  # run by an engine's Python, with its libraries
             continue
         for node in ast.walk(ast.parse(file.read_text())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
                 names = [node.module]
             imported |= {name.split(".")[0] for name in names}
-    libraries = imported - set(sys.stdlib_module_names) - {"specaudit", "vllm", "sglang", "torch"}
+    libraries = imported - set(sys.stdlib_module_names) - {"specaudit"}
     needed = {known[name][0].lower().replace("_", "-") for name in libraries}
     stated = {re.split(r"[<>=\[; ]", line)[0].lower() for line in PROJECT["project"]["dependencies"]}
     assert needed - stated == set()
