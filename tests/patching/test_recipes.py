@@ -106,6 +106,20 @@ def test_all_recipes_that_apply_go_together(engine: Callable[[str], Snapshot], v
         ast.parse(change.after)
 
 
+def matrix() -> list[str]:
+    """The README's table, of what the first test holds against every release."""
+    lines = [f"| vLLM | {' | '.join(APPLIES)} |", f"|---|{':-:|' * len(APPLIES)}"]
+    for at, version in enumerate(RELEASES):
+        cells = [RELEASES.index(a) <= at <= RELEASES.index(b) for a, b in APPLIES.values()]
+        lines.append(f"| {version} | {' | '.join('●' if cell else '·' for cell in cells)} |")
+    return lines
+
+
+def test_the_readme_shows_the_matrix() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert "\n".join(matrix()) in text
+
+
 def test_an_engine_of_another_name_is_refused(release: Release) -> None:
     snapshot = of_folder(release("sglang==0.5.9"), "sglang", "0.5.9")
     with pytest.raises(RecipeRefused, match="it is for vllm, this is sglang"):
