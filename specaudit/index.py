@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from specaudit.cache import recall
-from specaudit.model import Evidence, Failure, Search
+from specaudit.hosts.probe.files import digest
+from specaudit.model import Evidence, Failure, FileEntry, Search
 
 if TYPE_CHECKING:
     import libcst
@@ -368,9 +369,6 @@ def decode(data: bytes) -> str:
     return data.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def digest_of(entries: Iterable[object]) -> str:
-    """SHA-256 over the sorted (path, SHA-256) pairs of :class:`specaudit.model.FileEntry` values."""
-    import hashlib
-
-    pairs = sorted((e.path, e.sha256) for e in entries)  # type: ignore[attr-defined]
-    return hashlib.sha256("".join(f"{path}\0{sha}\n" for path, sha in pairs).encode()).hexdigest()
+def digest_of(entries: Iterable[FileEntry]) -> str:
+    """SHA-256 over the sorted (path, SHA-256) pairs of some files."""
+    return digest((entry.path, entry.sha256) for entry in entries)

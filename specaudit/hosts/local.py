@@ -7,15 +7,13 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
 from specaudit.cache import DerivedCache
 from specaudit.errors import TargetError
 from specaudit.hosts import answers
-from specaudit.hosts.base import Answer, Installation
+from specaudit.hosts.base import Installation
 from specaudit.hosts.folder import FolderHost
 from specaudit.hosts.machine import PythonCaller
 from specaudit.hosts.probe import environments, hardware, survey
@@ -47,6 +45,7 @@ class LocalHost(FolderHost):
         else:
             path, self.version, self.python = _ask(python)
         super().__init__("@local", path, cache)
+        self.call = PythonCaller(LocalShell(self.label), self.python).call
         self._proc = proc
         self._found: tuple[Installation, ...] = ()
 
@@ -78,19 +77,6 @@ class LocalHost(FolderHost):
         packages = {os.path.realpath(os.path.join(i.root, i.engine)) for i in self._found}
         running = msgspec.convert(survey.servers(self._proc, False)[0], list[answers.Process])
         return tuple(answers.server(process) for process in running if process.package in packages)
-
-    def call(
-        self,
-        script: str,
-        request: Mapping[str, Any],
-        *,
-        blobs: Mapping[str, bytes] | None = None,
-        python: str | None = None,
-        deadline: float = 60.0,
-    ) -> Answer:
-        """See :meth:`specaudit.hosts.base.Machine.call`."""
-        caller = PythonCaller(LocalShell(self.label), self.python)
-        return caller.call(script, request, blobs=blobs, python=python, deadline=deadline)
 
 
 def _platform() -> str:
