@@ -1,7 +1,8 @@
 """How acceptance code walks, told from what the code does: no engine's class, kernel or file is named in here.
 
-``slices`` cuts candidate functions out of a file, ``ir`` turns one (through libcst) into a small tree, ``machine``
-runs it over symbolic ``terms`` with an ``oracle`` for every comparison, ``walks`` reads the walk off the runs,
-``vectorised`` reads acceptance that has no loop, ``facts`` bundles this per file (it depends on the file's bytes
-alone), and ``callers``, ``roles`` and ``verifiers`` join the files: who launches what, between which tensors.
+``slices`` cuts functions out of a file, ``candidates`` (by ``shapes``) keeps those that may accept, ``reading`` turns
+one through libcst into the small tree of ``ir``, ``machine`` runs it over symbolic ``terms`` with an ``oracle`` for
+every comparison, ``walks``, ``trees`` and ``vectorised`` read the walk off the runs, ``flags`` tells which compile-time
+parameter turns it on. ``facts`` bundles this per file: it depends on the file's bytes alone. ``callers``, ``roles``,
+``dispatchers`` and ``verifiers`` join the files: who launches what, between which tensors, under which settings.
 """

@@ -24,6 +24,7 @@ LINKS = ("parent", "child", "sibling", "ancestor", "next_token")
 _OF_TARGET = re.compile(r"(?<![a-z])(?:argmax|softmax|multinomial)\(")
 _LIBRARIES = frozenset(("torch", "numpy", "math", "typing", "triton", "logging", "functools", "itertools"))
 _FEW = 3
+_DEEP = 3
 _STEPS = 6
 
 
@@ -63,14 +64,14 @@ class Replacements:
 
     def _assigned(self, kernel: Symbol, name: str) -> Iterator[tuple[str, int, str, str]]:
         """``package.module.kernel = other``."""
-        for path in self.callers.mentioning(f".{kernel.name}"):
+        for path in self.callers.mentions.of(f".{kernel.name}"):
             for assign in self.index.outline(path).assigns:
                 if assign.target == name:
                     yield path, assign.line, assign.scope, assign.value
 
     def _listed(self, name: str) -> Iterator[tuple[str, int, str, str]]:
         """``{"package.module.kernel": other}``."""
-        for path in self.callers.mentioning(f'"{name}"'):
+        for path in self.callers.mentions.of(f'"{name}"'):
             for definition in self.index.outline(path).definitions:
                 function = self.code.definition(path, definition.qualname)
                 if definition.kind != "function" or function is None or not self._mentions(path, function, name):
@@ -153,25 +154,35 @@ class Operators:
             for call in self.index.outline(path).calls:
                 links = _links(call)
                 function = self.code.definition(path, call.scope) if call.scope else None
-                if len({word for _, word in links}) < 2 or function is None or not self._is_outside(path, call):
+                if len({word for _, word in links}) < 2 or function is None:
                     continue
                 names = tuple(dict.fromkeys(name for name, _ in links))
-                operator = Operator(call.name, function, self.index.evidence(path, call.line), names)
                 given = (*call.args, *(v for _, v in call.keywords))
-                yield operator, any(self._of_target(function, text) for text in given)
+                for called in self._called(path, call):
+                    operator = Operator(called, function, self.index.evidence(path, call.line), names)
+                    yield operator, any(self._of_target(function, text) for text in given)
 
     def _names_links(self, path: str) -> bool:
-        data = self.callers.data(path)
+        data = self.callers.mentions.data(path)
         return sum(word.encode() in data for word in LINKS) >= 2
 
-    def _is_outside(self, path: str, call: Call) -> bool:
-        """What is called is defined in no file of the engine."""
+    def _called(self, path: str, call: Call) -> list[str]:
+        """The names of what a call may run that is defined in no file of the engine; a local name stands for what it
+        was set to.
+        """
         name = call.func.partition("[")[0]
+        assigns = self.index.outline(path).assigns if name.isidentifier() else ()
+        meant = [a.value for a in assigns if (a.target, a.scope) == (name, call.scope)]
+        meant = [value for value in meant if value.replace(".", "").isidentifier()] or [name]
+        outside = [value for value in meant if self._is_outside(path, call.scope, value)]
+        return list(dict.fromkeys(call.name if value == name else value.rpartition(".")[2] for value in outside))
+
+    def _is_outside(self, path: str, scope: str, name: str) -> bool:
         if name.startswith(_NAMESPACE) or "(" in name:
             return True
         if name.partition(".")[0] in ("self", "cls"):
             return False
-        return self.code.resolve(path, call.scope, name) is None
+        return self.code.resolve(path, scope, name) is None
 
     def _of_target(self, function: Symbol, text: str, depth: int = 0) -> bool:
         """A value is the target's choice or distribution, made here or by whoever calls this function."""
@@ -179,7 +190,7 @@ class Operators:
         if not name.isidentifier() or depth > _STEPS:
             return False
         for assign in self.index.outline(function.path).assigns:
-            if assign.target == name and assign.scope == function.qualname and _OF_TARGET.search(assign.value):
+            if assign.target == name and assign.scope == function.qualname and self._chooses(function, assign.value):
                 return True
         if name not in function.definition.params:
             return False
@@ -194,6 +205,17 @@ class Operators:
                 return True
         return False
 
+    def _chooses(self, function: Symbol, value: str, depth: int = 0) -> bool:
+        """An expression computes probabilities or a token from them, itself or in a function of the engine."""
+        if _OF_TARGET.search(value):
+            return True
+        name, bracket, _ = value.partition("(")
+        called = self.code.resolve(function.path, function.qualname, name) if bracket and depth < _DEEP else None
+        if called is None or called.definition.kind != "function":
+            return False
+        calls = self.index.outline(called.path).calls
+        return any(self._chooses(called, f"{c.func}(", depth + 1) for c in calls if c.scope == called.qualname)
+
     def beside(self, function: Symbol, accepts: Callable[[Symbol], bool]) -> Iterator[Operator]:
         """Operators in the branch that is taken instead of accepting code."""
         node = self.code.function(function)
@@ -205,7 +227,7 @@ class Operators:
                     yield from self._outside(function, other)
 
     def _targets(self, function: Symbol, block: list[ast.stmt]) -> Iterator[Symbol]:
-        cls = self.callers.class_of(function.path, function.qualname)
+        cls = self.callers.objects.class_of(function.path, function.qualname)
         for call in _calls(block):
             name = dotted(call.func.value if isinstance(call.func, ast.Subscript) else call.func)
             if name.startswith("self.") and cls is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import replace
 
 from specaudit.classify import arguments
 from specaudit.classify.callers import Callers, Site
@@ -105,7 +104,7 @@ class Selection:
         node = self.callers.code.function(function)
         if node is None:
             return None
-        owner = self.callers.class_of(function.path, function.qualname)
+        owner = self.callers.objects.class_of(function.path, function.qualname)
         scope = Scope(function.path, function.qualname, owner)
         return local(self.reader, node, scope, self._given(function, depth))
 
@@ -132,11 +131,3 @@ def _first(formula: Formula) -> tuple[Condition, ...]:
     ways = [stated(way) for way in alternatives(formula)]
     told = sorted((way for way in ways if way), key=len)
     return told[0] if told else ()
-
-
-def merged(conditions: tuple[Condition, ...], more: tuple[Condition, ...]) -> tuple[Condition, ...]:
-    """Both, nothing said twice."""
-    return tuple(dict.fromkeys((*conditions, *more)))
-
-
-__all__ = ["Selection", "merged", "replace"]

@@ -35,7 +35,11 @@ TREES = {
         (LINKS, WITH_LINKS),
         (START, START + "    at = 0\n"),
         (TARGET, "            target_sampled = tl.load(target_sampled_ptr + start_idx + at)\n"),
-        (DRAFT, "            at = tl.load(a_ptr + start_idx + at)\n            draft_sampled = tl.load(input_ids_ptr + start_idx + at)\n"),
+        (
+            DRAFT,
+            "            at = tl.load(a_ptr + start_idx + at)\n"
+            "            draft_sampled = tl.load(input_ids_ptr + start_idx + at)\n",
+        ),
     ),
     "tries sibling after sibling": (
         (LINKS, WITH_LINKS),
@@ -272,7 +276,10 @@ def test_a_hash_table_probe_is_no_verifier(probe: str, source: str, release: Cal
     text = replaced(
         source,
         ("\n\ndef strict_rejection_sample(", PROBES[probe] + "\n\ndef strict_rejection_sample("),
-        ("    _strict_rejection_sample_kernel[(num_reqs,)](\n", launch + "    _strict_rejection_sample_kernel[(num_reqs,)](\n"),
+        (
+            "    _strict_rejection_sample_kernel[(num_reqs,)](\n",
+            launch + "    _strict_rejection_sample_kernel[(num_reqs,)](\n",
+        ),
     )
     assert walks_of(text, "find_child") == set()
     assert "find_child" not in {v.name for v in scanned(release("0.20.1"), text)}

@@ -1,7 +1,7 @@
 """Proposers and runners of fourteen releases against a table that was checked by reading their factories.
 
-``drafting.json``: per release the tree verdicts of drafting and attention, the default runners of each method, and every
-proposer as name, path, line, methods, runner, topology, further topologies, reachability.
+``drafting.json``: per release the tree verdicts of drafting and attention, the default runners of each method, and
+every proposer as name, path, line, methods, runner, topology, further topologies, reachability.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Verifiers of real releases against what was read from their source by hand.
 
-``verifiers.json`` lists, per release, every function, kernel, class and compiled operator that accepts or rejects drafts:
-name, path, line of its definition, role, runner, and the set of its walks.
+``verifiers.json`` lists, per release, every function, kernel, class and compiled operator that accepts or rejects
+drafts: name, path, line of its definition, role, runner, and the set of its walks.
 """
 
 from __future__ import annotations
