@@ -63,7 +63,7 @@ class Options:
 
     ``engine`` chooses one where several are installed; ``judge`` is ``None`` for a scan without rules; ``machines``
     says how machines are reached; ``jobs`` targets are worked on at the same time; ``configure`` is applied to each
-    scan.
+    scan; ``metrics``: whether to read the counters of servers on this machine (``machines`` knows for the others).
     """
 
     engine: str | None = None
@@ -71,6 +71,7 @@ class Options:
     machines: Machines | None = None
     jobs: int = 1
     configure: Configure | None = None
+    metrics: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ def snapshot_of(
     Raises:
         SpecauditError: the target cannot be reached, or holds no engine.
     """
-    means = Means(cache, lambda path: wanted(path, options.judge), progress, consent, options.machines)
+    means = Means(cache, lambda path: wanted(path, options.judge), progress, consent, options.machines, options.metrics)
     with opened(target, means) as host:
         found = _choose(host, options.engine)
         progress(f"{target.spec}: {found.engine} {found.version or '(version unknown)'}")

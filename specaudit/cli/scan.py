@@ -107,7 +107,7 @@ def scan(
             note(f"the cache {folder()} cannot be used ({cache.problem}); nothing will be kept for the next scan")
         found = None if no_rules else _judge(cache, rules or ())
         configure = _configure(method or (), speculative_config, env or (), server, found)
-        options = Options(engine, found, reached, jobs, configure)
+        options = Options(engine, found, reached, jobs, configure, metrics)
         for outcome in scan_all(wanted, options, cache, progress, consent):
             progress.clear()
             if outcome.error is not None:

@@ -33,19 +33,28 @@ class LocalHost(FolderHost):
         python: the interpreter; ``None``: the one that runs this program. It is started once, with one line that prints
             its search path; nothing of the environment is imported.
         cache: see :class:`specaudit.hosts.folder.FolderHost`.
+        metrics: whether to read the counters of running servers.
         proc: where processes are listed; tests point it elsewhere.
 
     Raises:
         TargetError: the interpreter cannot be started.
     """
 
-    def __init__(self, python: str | None = None, cache: DerivedCache | None = None, proc: str = "/proc") -> None:
+    def __init__(
+        self,
+        python: str | None = None,
+        cache: DerivedCache | None = None,
+        *,
+        metrics: bool = False,
+        proc: str = "/proc",
+    ) -> None:
         if python is None:
             path, self.version, self.python = environments.own().paths, platform.python_version(), sys.executable
         else:
             path, self.version, self.python = _ask(python)
         super().__init__("@local", path, cache)
         self.call = PythonCaller(LocalShell(self.label), self.python).call
+        self._metrics = metrics
         self._proc = proc
         self._found: tuple[Installation, ...] = ()
 
@@ -75,7 +84,7 @@ class LocalHost(FolderHost):
     def servers(self) -> tuple[Server, ...]:
         """Running processes of this environment's engines."""
         packages = {os.path.realpath(os.path.join(i.root, i.engine)) for i in self._found}
-        running = msgspec.convert(survey.servers(self._proc, False)[0], list[answers.Process])
+        running = msgspec.convert(survey.servers(self._proc, self._metrics)[0], list[answers.Process])
         return tuple(answers.server(process) for process in running if process.package in packages)
 
 

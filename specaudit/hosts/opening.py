@@ -22,7 +22,8 @@ class Means:
     """What hosts need beside the target.
 
     ``wants`` tells which files will be read; ``progress`` is told what happens; ``consent`` is asked before a large
-    download; ``machines`` says how machines are reached (``None``: as ``ssh`` would, with no options).
+    download; ``machines`` says how machines are reached (``None``: as ``ssh`` would, with no options); ``metrics``:
+    whether to read the counters of servers on this machine.
     """
 
     cache: Cache
@@ -30,6 +31,7 @@ class Means:
     progress: Callable[[str], None]
     consent: Callable[[str], bool]
     machines: Machines | None = None
+    metrics: bool = False
 
 
 @contextmanager
@@ -43,7 +45,7 @@ def opened(target: Target, means: Means) -> Iterator[Host]:
     if kind is Kind.LOCAL:
         from specaudit.hosts.local import LocalHost
 
-        yield LocalHost(target.python, means.cache)
+        yield LocalHost(target.python, means.cache, metrics=means.metrics)
     elif kind is Kind.FOLDER:
         from specaudit.hosts.folder import open_folder
 
