@@ -79,6 +79,8 @@ class Sshd:
             "AuthorizedKeysCommand": f"/bin/cat {keys}",
             "AuthorizedKeysCommandUser": "root",
             "LogLevel": "DEBUG1",
+            # bash, run by sshd at its first level, would read the .bashrc of whoever runs the tests.
+            "SetEnv": "SHLVL=2",
             "MaxStartups": "100",
             **self.settings,
         }
@@ -87,7 +89,8 @@ class Sshd:
         config.write_text("\n".join(lines) + "\n")
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [SSHD, "-D", "-e", "-f", str(config)],
+                # It ends with the tests, whatever ends them.
+                ["setpriv", "--pdeathsig", "KILL", SSHD, "-D", "-e", "-f", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
