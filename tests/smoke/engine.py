@@ -74,8 +74,26 @@ class LLM:
 '''
 
 
+TORCH = '''
+"""Stands in for torch: one GPU."""
+__version__ = "0.0.1"
+
+
+class version:
+    cuda = "13.0"
+
+
+class cuda:
+    device_count = staticmethod(lambda: 1)
+    get_device_capability = staticmethod(lambda number=0: (9, 0))
+    get_device_name = staticmethod(lambda number=0: "stand-in")
+    get_arch_list = staticmethod(lambda: ["sm_80", "sm_90", "sm_100"])
+'''
+
+
 def install(folder: Path) -> Path:
     """Puts the stand-in into a folder, where ``dir:`` finds it."""
     (folder / "vllm").mkdir(parents=True)
     (folder / "vllm/__init__.py").write_text(SOURCE)
+    (folder / "torch.py").write_text(TORCH)  # importing the real one would take most of a test's time
     return folder
