@@ -45,9 +45,7 @@ class FolderHost:
             self._notes[engine, root] = [NotLooked(what, why) for what, why in place["notes"]]
             record = installed.record(place["info"], engine) if place["source"] == "dist" else {}
             patched = applied(root, engine)
-            found.append(
-                Installation(engine, place["version"], root, place["source"], record=record, patched=patched)
-            )
+            found.append(Installation(engine, place["version"], root, place["source"], record=record, patched=patched))
         return tuple(found)
 
     def manifest(self, installation: Installation) -> Manifest:
