@@ -21,6 +21,7 @@ from specaudit.classify.methods import Methods
 from specaudit.classify.proposers import Proposers
 from specaudit.classify.runners import RunnerChoice
 from specaudit.classify.symbolic import Reader
+from specaudit.classify.uses import checked, filled, used
 from specaudit.classify.values import Obj, shown
 from specaudit.index import Definition
 from specaudit.model import Evidence, OptionStatus, OptionVerdict, Runner, Verifier
@@ -72,6 +73,7 @@ class Options:
         self.fields = tuple(self._fields())
         valued = {f.name for f in self.fields if f.values}
         self.accesses = accesses(self.index, reader.engine.config, methods.cls.path if methods.cls else "", valued)
+        self.checked: dict[str, Evidence] = {}
         self.uses = self._uses()
         self._foreign: dict[str, frozenset[str]] = {}
 
@@ -111,10 +113,13 @@ class Options:
                 continue
             method = Symbol(cls.path, definition)
             for place in self.reader.places(method, cls, Obj(cls, "")):
-                used = [a for a in _used(place.statement) if a.attr in names]
-                when = place.formula if used and self._always_runs(definition) else True
-                into = _filled(place.statement) & names if _filled(place.statement) <= names else frozenset()
-                for attribute in used:
+                for attribute in checked(place.statement):
+                    where = self.index.evidence(method.path, attribute.lineno)
+                    self.checked.setdefault(attribute.attr, where)
+                found = [a for a in used(place.statement) if a.attr in names]
+                when = place.formula if found and self._always_runs(definition) else True
+                into = filled(place.statement) & names if filled(place.statement) <= names else frozenset()
+                for attribute in found:
                     where = self.index.evidence(method.path, attribute.lineno)
                     out.setdefault(attribute.attr, []).append(Use(method, when, where, into))
             node = self.code.function(method)
@@ -168,9 +173,10 @@ class Options:
             reads = [a for a in self.accesses.get(field.name, ()) if a.path not in theirs]
             inner = self._inner_reads(field.name, method, theirs, frozenset())
             if not reads and not inner:
-                yield OptionVerdict(
-                    field.name, "", "ignored", method, label, (declared,), "nothing on this path reads it"
-                )
+                test = self.checked.get(field.name)
+                reason = "nothing on this path reads it" if test is None else "it is checked, and nothing acts on it"
+                lines = (declared,) if test is None else (declared, test)
+                yield OptionVerdict(field.name, "", "ignored", method, label, lines, reason)
                 continue
             evidence = (declared, *(self.index.evidence(a.path, a.line) for a in reads[:3]), *inner[:2])
             yield OptionVerdict(field.name, "", "honoured", method, label, evidence)
@@ -270,49 +276,3 @@ class Options:
                     out |= {anchor.path} if nested else {p for p in self.index.paths if p.startswith(folder)}
             self._foreign[label] = frozenset(out)
         return self._foreign[label]
-
-
-def _used(statement: ast.stmt) -> Iterator[ast.Attribute]:
-    """``self.x`` in a statement, unless the statement only refuses, logs, or guards such."""
-    match statement:
-        case ast.Raise() | ast.Assert():
-            return
-        case ast.If(test=test, body=body, orelse=orelse):
-            parts: list[ast.AST] = [] if all(_only_refuses(s) for s in (*body, *orelse)) else [test]
-        case ast.For(iter=it):
-            parts = [it]
-        case ast.Expr() if _only_refuses(statement):
-            return
-        case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) | ast.Return(value=ast.expr() as value):
-            parts = [value]
-        case ast.Expr(value=value):
-            parts = [value]
-        case _:
-            return
-    for part in parts:
-        for node in ast.walk(part):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-                yield node
-
-
-def _filled(statement: ast.stmt) -> frozenset[str]:
-    """Attributes of the object that a statement sets, if that and refusals are all it does; ``?`` for anything else."""
-    match statement:
-        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=attr)]):
-            return frozenset({attr})
-        case ast.If(body=body, orelse=orelse):
-            return frozenset().union(*(_filled(s) for s in (*body, *orelse)))
-    return frozenset() if _only_refuses(statement) else frozenset({"?"})
-
-
-def _only_refuses(statement: ast.stmt) -> bool:
-    match statement:
-        case ast.Raise() | ast.Assert() | ast.Pass():
-            return True
-        case ast.Expr(value=ast.Call(func=func)):
-            return dotted(func).startswith(("logger.", "warnings."))
-        case ast.Expr(value=ast.Constant()):
-            return True
-        case ast.If(body=body, orelse=orelse):
-            return all(_only_refuses(s) for s in (*body, *orelse))
-    return False

@@ -60,6 +60,10 @@ class _Seen:
     bit: bool = False
 
     def __or__(self, other: _Seen) -> _Seen:
+        if other is _NOTHING or other is self:
+            return self
+        if self is _NOTHING:
+            return other
         return _Seen(
             self.axes | other.axes,
             self.root or other.root,
@@ -297,6 +301,8 @@ def _union(values: Iterator[_Value] | list[_Value] | tuple[_Value, ...]) -> _See
 
 def _both(one: _Value, other: _Value) -> _Value:
     """Either of two values, part by part where both are tuples."""
+    if one is other or other is _NOTHING:
+        return one
     if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
         return tuple(_both(a, b) for a, b in zip(one, other, strict=True))
     if one == _NOTHING:

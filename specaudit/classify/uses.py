@@ -1,0 +1,67 @@
+"""What a statement of the configuration's class does with its own attributes: acts on them, checks them, fills them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from specaudit.classify.code import dotted
+
+
+def used(statement: ast.stmt) -> Iterator[ast.Attribute]:
+    """``self.x`` in a statement, unless the statement only refuses, logs, or guards such."""
+    match statement:
+        case ast.Raise() | ast.Assert():
+            return
+        case ast.If(test=test, body=body, orelse=orelse):
+            parts: list[ast.AST] = [] if all(_only_refuses(s) for s in (*body, *orelse)) else [test]
+        case ast.For(iter=it):
+            parts = [it]
+        case ast.Expr() if _only_refuses(statement):
+            return
+        case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) | ast.Return(value=ast.expr() as value):
+            parts = [value]
+        case ast.Expr(value=value):
+            parts = [value]
+        case _:
+            return
+    for part in parts:
+        yield from _own(part)
+
+
+def checked(statement: ast.stmt) -> Iterator[ast.Attribute]:
+    """``self.x`` in the test of a statement that refuses."""
+    match statement:
+        case ast.If(test=test, body=body) if any(isinstance(s, ast.Raise) for s in body):
+            yield from _own(test)
+        case ast.Assert(test=test):
+            yield from _own(test)
+
+
+def _own(node: ast.AST) -> Iterator[ast.Attribute]:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id == "self":
+            yield inner
+
+
+def filled(statement: ast.stmt) -> frozenset[str]:
+    """Attributes of the object that a statement sets, if that and refusals are all it does; ``?`` for anything else."""
+    match statement:
+        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=attr)]):
+            return frozenset({attr})
+        case ast.If(body=body, orelse=orelse):
+            return frozenset().union(*(filled(s) for s in (*body, *orelse)))
+    return frozenset() if _only_refuses(statement) else frozenset({"?"})
+
+
+def _only_refuses(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Raise() | ast.Assert() | ast.Pass():
+            return True
+        case ast.Expr(value=ast.Call(func=func)):
+            return dotted(func).startswith(("logger.", "warnings."))
+        case ast.Expr(value=ast.Constant()):
+            return True
+        case ast.If(body=body, orelse=orelse):
+            return all(_only_refuses(s) for s in (*body, *orelse))
+    return False
