@@ -1,0 +1,69 @@
+"""Which speculative options the chosen path honours, ignores or overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from specaudit.model import Audit, OptionVerdict
+
+Audited = Callable[[str], Audit]
+
+
+def verdict(found: Audit, name: str, method: str, value: str = "") -> OptionVerdict:
+    fitting = [o for o in found.options if (o.name, o.value) == (name, value)]
+    (labels,) = ({r.runner for r in found.runners if r.method == method and r.default},)
+    (one,) = (o for o in fitting if o.runner in labels and (not o.method or method in o.method.split(", ")))
+    return one
+
+
+def test_a_value_that_the_configuration_takes_and_the_path_ignores(audited: Audited) -> None:
+    newest, older = audited("0.33.0"), audited("0.20.1")
+    block = verdict(newest, "rejection_sample_method", "suffix", "block")
+    assert (block.status, block.runner) == ("ignored", "v1")
+    assert "does not ask for this value" in block.reason
+    assert verdict(newest, "rejection_sample_method", "eagle3", "block").status == "honoured"
+    assert verdict(newest, "rejection_sample_method", "suffix", "synthetic").status == "honoured"
+    for value in ("strict", "probabilistic"):
+        assert verdict(older, "rejection_sample_method", "eagle3", value).status == "ignored"
+
+
+def test_an_option_that_only_the_other_generation_reads(audited: Audited) -> None:
+    found = audited("0.9.2")
+    by_runner = {o.runner: o.status for o in found.options if o.name == "disable_by_batch_size"}
+    assert by_runner == {"v0": "honoured", "v1": "ignored"}
+    assert {o.status for o in found.options if o.name == "acceptance_method" and o.runner == "v1"} == {"ignored"}
+
+
+def test_an_option_that_completing_the_configuration_sets(audited: Audited) -> None:
+    found = audited("0.33.0")
+    forced = verdict(found, "parallel_drafting", "dflash")
+    assert forced.status == "overridden"
+    assert "true" in forced.reason
+    assert forced.evidence[1].text == "self.parallel_drafting = True"
+    assert verdict(found, "parallel_drafting", "eagle3").status == "honoured"
+    assert verdict(found, "prompt_lookup_max", "eagle3").status == "overridden"
+    assert verdict(found, "prompt_lookup_max", "ngram").status == "honoured"
+
+
+def test_an_option_of_another_method_is_ignored(audited: Audited) -> None:
+    found = audited("0.33.0")
+    assert verdict(found, "suffix_decoding_max_spec_factor", "eagle3").status == "ignored"
+    assert verdict(found, "suffix_decoding_max_spec_factor", "suffix").status == "honoured"
+
+
+def test_an_option_that_is_only_checked_says_so(audited: Audited) -> None:
+    found = verdict(audited("0.33.0"), "tensor_parallel_size", "eagle3")
+    assert found.status == "ignored"
+    assert "checked" in found.reason
+    assert found.evidence[1].text == "if self.tensor_parallel_size is not None:"
+
+
+def test_every_option_has_a_verdict_and_a_declaration(audited: Audited) -> None:
+    found = audited("0.33.0")
+    names = {o.name for o in found.options}
+    assert {"num_speculative_tokens", "attention_backend", "draft_sample_method", "rejection_sample_method"} <= names
+    for option in found.options:
+        assert option.evidence, option
+        assert option.status == "honoured" or option.reason
+    assert verdict(found, "draft_sample_method", "eagle3").status == "honoured"
+    assert verdict(found, "attention_backend", "suffix").status == "ignored"
