@@ -19,7 +19,7 @@ from specaudit.classify.terms import Terms
 from specaudit.index import Index
 from specaudit.model import Walk
 
-FACTS_VERSION = 1
+FACTS_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def _function(parsed: slices.Parsed, local: Mapping[str, Function]) -> FunctionF
     if not found:
         return None
     params = tuple(p.name for p in function.params)
-    ordered = tuple(sorted(set(found), key=lambda f: (f.flag, f.line, f.walk)))
+    ordered = tuple(sorted(set(found), key=lambda f: (bool(f.flag), f.branch, f.line, f.walk)))
     return FunctionFacts(parsed.slice.qualname, function.line, parsed.form, params, ordered)
 
 
