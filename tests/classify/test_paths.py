@@ -1,0 +1,121 @@
+"""Paths from configuration to kernel against hops that were written down by hand, and what a trace refuses.
+
+``paths.json``: per release and method the places that the path must pass, in this order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from support.engines import index_of
+
+from specaudit.classify.audit import trace
+from specaudit.engines import ENGINES
+from specaudit.errors import ConfigurationError
+from specaudit.model import Audit
+from specaudit.model import Path as Way
+
+EXPECTED = json.loads((Path(__file__).parents[1] / "data" / "paths.json").read_text(encoding="utf-8"))
+CASES = [(version, method) for version, methods in EXPECTED.items() for method in methods]
+VLLM = ENGINES["vllm"]
+Audited = Callable[[str], Audit]
+Traced = Callable[..., tuple[Way, ...]]
+
+
+def missing(expected: list[list[object]], way: Way) -> list[list[object]]:
+    """The places that do not come after those before them."""
+    rest = iter([[hop.path, hop.line] for hop in way.hops])
+    return [place for place in expected if place not in rest]
+
+
+@pytest.mark.parametrize(("version", "method"), CASES)
+def test_a_path_passes_what_was_written_down_in_that_order(
+    version: str, method: str, audited: Audited, release: Callable[[str], Path]
+) -> None:
+    found = audited(version)
+    ways = [way for way in found.paths if way.method == method]
+    if method not in {runner.method for runner in found.runners}:
+        assert ways == []  # written down: that the release lists no such method any more
+        return
+    assert missing(EXPECTED[version][method], ways[0]) == []
+    assert ways[0].runner in {r.runner for r in found.runners if r.method == method and r.default}
+    for hop in ways[0].hops:
+        lines = (release(version) / hop.path).read_text(encoding="utf-8").split("\n")
+        assert hop.text == lines[hop.line - 1].strip()
+    assert {"config", "runner", "proposer", "sampler", "kernel"} <= {hop.what for hop in ways[0].hops}
+
+
+@pytest.fixture(scope="module")
+def traced(audited: Audited, release: Callable[[str], Path]) -> Traced:
+    """``traced("0.33.0", "eagle3", {"parallel_drafting": "true"})``."""
+    indexes = {version: index_of(release(version), wants=VLLM.wants) for version in ("0.20.1", "0.33.0", "0.9.2")}
+
+    def get(version: str, method: str, settings: Mapping[str, str | None]) -> tuple[Way, ...]:
+        return trace(indexes[version], method, settings, audited(version).verifiers)
+
+    return get
+
+
+def test_a_flag_changes_runner_proposer_and_kernel(traced: Traced) -> None:
+    (way,) = traced("0.33.0", "eagle3", {"VLLM_USE_V2_MODEL_RUNNER": "0"})
+    assert way.runner == "v1"
+    texts = [hop.text for hop in way.hops]
+    assert any(text.startswith("class EagleProposer") for text in texts)
+    assert any(text.startswith("def rejection_greedy_sample_kernel") for text in texts)
+    assert not any("/worker/gpu/spec_decode/" in hop.path for hop in way.hops)
+
+
+def test_an_option_that_the_newer_runner_refuses_leads_to_the_older_one(traced: Traced) -> None:
+    (way,) = traced("0.33.0", "eagle3", {"parallel_drafting": "true"})
+    assert way.runner == "v1"
+
+
+def test_the_draft_models_architecture_decides_between_proposers(traced: Traced) -> None:
+    named = {"draft_model_config.architectures": "LiLiCorrDraftModel"}
+    (way,) = traced("0.33.0", "dflash", named)
+    assert any(hop.text.startswith("class LiLiCorrSpeculator") for hop in way.hops)
+    (plain,) = traced("0.33.0", "dflash", {"draft_model_config.architectures": "DFlashDraftModel"})
+    assert any(hop.text.startswith("class DFlashSpeculator") for hop in plain.hops)
+    assert not any("LiLiCorrSpeculator(" in hop.text for hop in plain.hops)
+
+
+def test_a_mode_of_the_kernel_is_part_of_the_path(traced: Traced) -> None:
+    def lines(value: str) -> set[int]:
+        ways = traced("0.33.0", "dflash", {"rejection_sample_method": value})
+        return {hop.line for way in ways for hop in way.hops if hop.path.endswith("rejection_sampler_utils.py")}
+
+    assert lines("block") != lines("standard")
+
+
+def test_an_alias_is_traced_as_what_it_becomes(traced: Traced) -> None:
+    (way,) = traced("0.33.0", "deepseek_mtp", {})
+    assert way.method == "mtp"
+
+
+def test_two_generations_of_the_engine(traced: Traced) -> None:
+    (older,) = traced("0.9.2", "eagle", {"VLLM_USE_V1": "0"})
+    assert older.runner == "v0"
+    assert any(hop.text.startswith("class MultiStepWorker") for hop in older.hops)
+
+
+@pytest.mark.parametrize(
+    ("version", "method", "settings", "said", "hint"),
+    [
+        ("0.33.0", "eagel3", {}, "no method 'eagel3'", "eagle3"),
+        ("0.33.0", "eagle3", {"tree": "x"}, "no option 'tree'", "parallel_drafting"),
+        ("0.33.0", "eagle3", {"rejection_sample_method": "tree"}, "cannot be 'tree'", "block"),
+        ("0.33.0", "eagle3", {"method": "ngram"}, "method 'ngram'", "one of the two"),
+        ("0.33.0", "eagle3", {"tensor_parallel_size": "2"}, "refuses tensor_parallel_size", "speculative.py:"),
+        ("0.20.1", "dflash", {"VLLM_USE_V2_MODEL_RUNNER": "1"}, "v2 runner, which refuses it", "runners"),
+    ],
+)
+def test_what_the_engine_would_refuse_is_refused_with_its_line(
+    version: str, method: str, settings: dict[str, str | None], said: str, hint: str, traced: Traced
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        traced(version, method, settings)
+    assert said in refused.value.message
+    assert hint in refused.value.hint
