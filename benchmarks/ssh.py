@@ -3,9 +3,9 @@
     python benchmarks/ssh.py [--release 0.33.0] [--hosts 20] [--repeat 3] [--delay 25]
 
 Starts a real OpenSSH server on loopback and one forwarder per machine before it; installs the ``.py`` files of a real
-release into an environment. Cold means an empty cache. Prints a Markdown table: wall time (median), and per machine bytes
-in both directions and round trips (times that the direction changed to the machine, a lower bound of what was waited for).
-Needs sshd (apt-get install openssh-server) and root.
+release into an environment. Cold means an empty cache. Prints a Markdown table: wall time (median), and per machine
+bytes in both directions and round trips (times that the direction changed to the machine, a lower bound of what was
+waited for). Needs sshd (apt-get install openssh-server) and root.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -30,6 +30,16 @@ from specaudit.hosts.unpack import unpack
 from tests.hosts.forwarder import Forwarder
 from tests.hosts.machines import install_release, make_environment, site_of
 from tests.hosts.sshd import Sshd, keygen, public
+
+
+@dataclass
+class Run:
+    """Seconds of a scan; bytes to and from a machine and changes of direction, on average over its machines."""
+
+    seconds: float
+    sent: float
+    received: float
+    turns: float
 
 
 @dataclass
@@ -55,23 +65,13 @@ class Bench:
             raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         return taken
 
-    def measure(self, targets: Sequence[str], repeat: int, warm: bool) -> tuple[float, float, float, float]:
-        """Median seconds, and per machine kB sent, kB received and round trips of the last run."""
-        times = []
-        cache = self.fresh()
-        if warm:
-            self.scan(targets, cache)
-        for _ in range(repeat):
-            for forwarder in self.forwarders:
-                forwarder.reset()
-            times.append(self.scan(targets, cache))
-            if not warm:
-                cache = self.fresh()
+    def once(self, targets: Sequence[str], cache: Path) -> Run:
+        """One scan, and what went over the wire for each of its machines."""
+        for forwarder in self.forwarders:
+            forwarder.reset()
+        seconds = self.scan(targets, cache)
         used = self.forwarders[: len(targets)]
-        sent, received, turns = (
-            sum(getattr(one, name) for one in used) / len(used) for name in ("sent", "received", "turns")
-        )
-        return statistics.median(times), sent / 1000, received / 1000, turns
+        return Run(seconds, *(sum(getattr(f, n) for f in used) / len(used) for n in ("sent", "received", "turns")))
 
     def fresh(self) -> Path:
         """An empty cache."""
@@ -110,26 +110,35 @@ def main() -> None:
 
 
 def report(bench: Bench, names: Sequence[str], said: argparse.Namespace) -> None:
-    """Measures and prints."""
+    """Measures in rounds, so that a machine that is busy for a while does not fall upon one case, and prints."""
+    cases = {
+        "@local, cold": (["@local"], False),
+        "1 machine, cold": (names[:1], False),
+        f"{len(names)} machines, cold": (names, False),
+        "@local, warm": (["@local"], True),
+        "1 machine, warm": (names[:1], True),
+        f"{len(names)} machines, warm": (names, True),
+    }
+    warm = bench.fresh()
+    bench.scan(names, warm)
+    bench.scan(["@local"], warm)
+    runs: dict[str, list[Run]] = {label: [] for label in cases}
+    for _ in range(said.repeat):
+        for label, (targets, kept) in cases.items():
+            runs[label].append(bench.once(targets, warm if kept else bench.fresh()))
     print(f"vLLM {said.release}, {said.delay:g} ms each way, median of {said.repeat}, {os.cpu_count()} CPUs\n")
-    print("| scan | seconds | kB up | kB down | round trips |")
-    print("|---|---:|---:|---:|---:|")
-    found = {}
-    for label, targets, warm in (
-        ("@local, cold", ["@local"], False),
-        ("1 machine, cold", names[:1], False),
-        (f"{len(names)} machines, cold", names, False),
-        ("@local, warm", ["@local"], True),
-        ("1 machine, warm", names[:1], True),
-        (f"{len(names)} machines, warm", names, True),
-    ):
-        seconds, sent, received, turns = bench.measure(targets, said.repeat, warm)
-        found[label] = seconds
-        wire = "| - | - | - |" if targets == ["@local"] else f"| {sent:.1f} | {received:.1f} | {turns:.0f} |"
-        print(f"| {label} | {seconds:.2f} {wire}", flush=True)
-    seconds = list(found.values())
-    print(f"\nOne cold machine: {seconds[1] - seconds[0]:+.2f} s beside the local scan (bar: +3.0 s).")
-    print(f"{len(names)} warm machines: {seconds[5] / seconds[4]:.2f} times one (bar: 4).")
+    print("| scan | seconds | fastest | kB up | kB down | round trips |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for label, found in runs.items():
+        last = found[-1]
+        times = [run.seconds for run in found]
+        wire = f"| {last.sent / 1000:.1f} | {last.received / 1000:.1f} | {last.turns:.0f} |"
+        print(f"| {label} | {median(times):.2f} | {min(times):.2f} {'| - | - | - |' if '@' in label else wire}")
+    seconds = [[run.seconds for run in found] for found in runs.values()]
+    more = median(one - local for local, one in zip(seconds[0], seconds[1], strict=True))
+    ratio = median(all_ / one for one, all_ in zip(seconds[4], seconds[5], strict=True))
+    print(f"\nOne cold machine: {more:+.2f} s beside the local scan of the same round (bar: +3.0 s).")
+    print(f"{len(names)} warm machines: {ratio:.2f} times one of the same round (bar: 4).")
 
 
 if __name__ == "__main__":

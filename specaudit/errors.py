@@ -1,17 +1,17 @@
 """The exception tree. Every error carries what happened and what the user can do next.
 
-    SpecauditError                  exit 2
-    ├── UsageError                  exit 2   the command line or a document the user gave is wrong
-    │   ├── TargetError             exit 2   a target cannot be understood, or holds nothing to examine
-    │   ├── ConfigurationError      exit 2   a speculative configuration, an inventory or a rule document is wrong
-    │   └── RecipeRefused           exit 2   a recipe's preconditions do not hold on this tree
-    ├── UnreachableError            exit 3   a host or an index did not answer, or refused
-    │   ├── HostKeyError            exit 3   a host key is unknown, changed or revoked
-    │   └── DeadlineError           exit 3   an answer took longer than allowed
-    ├── IncompleteError             exit 3   part of a target could not be examined
-    ├── IntegrityError              exit 2   bytes do not have the hash they were promised with
-    ├── CacheError                  exit 2   the cache folder cannot be used
-    └── PatchError                  exit 2   a change could not be made, and was undone
+SpecauditError                  exit 2
+├── UsageError                  exit 2   the command line or a document the user gave is wrong
+│   ├── TargetError             exit 2   a target cannot be understood, or holds nothing to examine
+│   ├── ConfigurationError      exit 2   a speculative configuration, an inventory or a rule document is wrong
+│   └── RecipeRefused           exit 2   a recipe's preconditions do not hold on this tree
+├── UnreachableError            exit 3   a host or an index did not answer, or refused
+│   ├── HostKeyError            exit 3   a host key is unknown, changed or revoked
+│   └── DeadlineError           exit 3   an answer took longer than allowed
+├── IncompleteError             exit 3   part of a target could not be examined
+├── IntegrityError              exit 2   bytes do not have the hash they were promised with
+├── CacheError                  exit 2   the cache folder cannot be used
+└── PatchError                  exit 2   a change could not be made, and was undone
 """
 
 from __future__ import annotations
