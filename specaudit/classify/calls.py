@@ -12,7 +12,7 @@ from specaudit.classify.runs import UNKNOWN, Value
 from specaudit.classify.terms import RESHAPED, label
 
 if TYPE_CHECKING:
-    from specaudit.classify.machine import Machine
+    from specaudit.classify.evaluator import Evaluator
 
 _DEPTH = 5
 _SCANS = frozenset({"cumsum", "cumprod", "cummax", "cummin", "associative_scan", "sort"})
@@ -24,23 +24,11 @@ _TENSOR_DRAWS = frozenset(
 _DRAWS = _KERNEL_DRAWS | _TENSOR_DRAWS
 #: Calls after which a value is still the same value, in another type, shape or place.
 _SAME = frozenset(
-    {
-        "to",
-        "cast",
-        "to_tensor",
-        "int",
-        "float",
-        "bool",
-        "long",
-        "int32",
-        "int64",
-        "item",
-        "view",
-        "reshape",
-        "contiguous",
-    }
-    | {"unsqueeze", "squeeze", "flatten", "clone", "detach", "cpu", "cuda", "tolist", "numpy", "expand", "expand_dims"}
-    | {"broadcast_to", "multiple_of", "max_contiguous", "max_constancy"}
+    (
+        *("to", "cast", "to_tensor", "int", "float", "bool", "long", "int32", "int64", "item", "tolist", "numpy"),
+        *("view", "reshape", "contiguous", "unsqueeze", "squeeze", "flatten", "clone", "detach", "cpu", "cuda"),
+        *("expand", "expand_dims", "broadcast_to", "multiple_of", "max_contiguous", "max_constancy"),
+    )
 )
 _QUIET = frozenset({"static_assert", "device_assert", "static_print", "device_print", "debug_barrier", "assume"})
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -49,7 +37,7 @@ _PAIRS = frozenset({"maximum", "minimum", "max", "min"})
 _PURE = _PAIRS | {"abs", "exp", "log", "exp2", "log2", "sqrt", "cdiv", "softmax", "len"}
 
 
-def call(machine: Machine, expr: Call) -> Value:
+def call(machine: Evaluator, expr: Call) -> Value:
     """The value of a call, after what it does (a store, the body of a local function)."""
     name = expr.func.rpartition(".")[2]
     if expr.func in machine.local and machine.depth < _DEPTH and expr.func not in machine.env:
@@ -71,7 +59,7 @@ def call(machine: Machine, expr: Call) -> Value:
     return _known_call(machine, expr, name, args)
 
 
-def _is_method(machine: Machine, expr: Call) -> bool:
+def _is_method(machine: Evaluator, expr: Call) -> bool:
     """Called on a value, not on a module: ``x.to(…)``, not ``tl.max(…)``."""
     if expr.base is None:
         return False
@@ -79,7 +67,7 @@ def _is_method(machine: Machine, expr: Call) -> bool:
     return not module or module in machine.env
 
 
-def _known_call(machine: Machine, expr: Call, name: str, args: list[Value]) -> Value:
+def _known_call(machine: Evaluator, expr: Call, name: str, args: list[Value]) -> Value:
     terms = tuple(a.term for a in args)
     if name in _DRAWS:
         return Value(UNKNOWN, machine.terms.random(terms))
@@ -109,7 +97,7 @@ def _known_call(machine: Machine, expr: Call, name: str, args: list[Value]) -> V
     return Value(UNKNOWN, machine.terms.call(expr.func or name, terms))
 
 
-def _reduce(machine: Machine, expr: Call, name: str, args: list[Value]) -> Value:
+def _reduce(machine: Evaluator, expr: Call, name: str, args: list[Value]) -> Value:
     term = args[0].term
     for keyword, value in expr.keywords:
         if keyword == "return_indices" and value == Const(True):
@@ -122,7 +110,7 @@ def _reduce(machine: Machine, expr: Call, name: str, args: list[Value]) -> Value
     return Value(UNKNOWN, machine.terms.reduced(name, term, along=along))
 
 
-def _load(machine: Machine, expr: Call) -> Value:
+def _load(machine: Evaluator, expr: Call) -> Value:
     method = _is_method(machine, expr)
     positional = [machine.evaluate(a) for a in (*([expr.base] if method and expr.base is not None else []), *expr.args)]
     if not positional:
@@ -138,7 +126,7 @@ def _load(machine: Machine, expr: Call) -> Value:
     return Value(UNKNOWN, machine.terms.load(address))
 
 
-def _write(machine: Machine, expr: Call, name: str) -> Value:
+def _write(machine: Evaluator, expr: Call, name: str) -> Value:
     method = _is_method(machine, expr)
     args = [machine.evaluate(a) for a in expr.args]
     if method and expr.base is not None:
@@ -151,7 +139,7 @@ def _write(machine: Machine, expr: Call, name: str) -> Value:
     return Value(UNKNOWN, machine.terms.load(args[0].term)) if name != "store" and args else machine.constant(None)
 
 
-def _where(machine: Machine, expr: Call) -> Value:
+def _where(machine: Evaluator, expr: Call) -> Value:
     if len(expr.args) != 3:
         return Value(UNKNOWN, machine.terms.op("where", *(machine.evaluate(a).term for a in expr.args)))
     test = machine.evaluate(expr.args[0])
@@ -162,7 +150,7 @@ def _where(machine: Machine, expr: Call) -> Value:
     return machine.choose(test, expr.args[1], expr.args[2])
 
 
-def _inline(machine: Machine, callee: Function, expr: Call) -> Value:
+def _inline(machine: Evaluator, callee: Function, expr: Call) -> Value:
     values: dict[str, Value] = {}
     for param, arg in zip(callee.params, expr.args, strict=False):
         values[param.name] = machine.evaluate(arg)
