@@ -19,7 +19,7 @@ from specaudit.patching.recipes.ddtree import DDTree
 from specaudit.patching.recipes.ddtree_files import PACKAGE
 from specaudit.patching.recipes.ddtree_v1 import DDTreeV1
 from specaudit.patching.recipes.registry import recipes
-from specaudit.patching.workspace import overlay
+from specaudit.patching.workspace import Workspace, overlay
 from specaudit.snapshot import Snapshot, of_folder
 
 Release = Callable[[str], Path]
@@ -87,8 +87,9 @@ def test_trees_on_v1_come_with_the_layer_ids_that_they_need(plans: Planned) -> N
 def test_another_shape_is_refused_with_what_is_missing(
     release: Release, version: str, recipe: Recipe, reason: str
 ) -> None:
+    index = Index(of_folder(release(version), "vllm", version))
     with pytest.raises(RecipeRefused, match=reason):
-        planned(of_folder(release(version), "vllm", version), recipe)
+        recipe.write(Workspace(index), frozenset())
 
 
 def test_every_installed_module_imports_only_what_is_installed_with_it(plans: Planned) -> None:
