@@ -149,7 +149,7 @@ class _Reader:
     """One recursive pass that keeps the scope; much cheaper than ``ast.NodeVisitor`` with ``ast.unparse``."""
 
     def __init__(self, source: str) -> None:
-        self.lines = source.splitlines(keepends=True) if "\f" not in source else source.split("\n")
+        self.lines = source.split("\n")  # as ``ast`` counts; ``splitlines`` also ends lines at form feeds and others
         self.ascii = source.isascii()
         self.definitions: list[Definition] = []
         self.imports: list[Import] = []
