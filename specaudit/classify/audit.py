@@ -111,9 +111,9 @@ def trace(
     """The paths of one method under given settings.
 
     Args:
-        settings: speculative options, environment flags and ``model_config.architectures`` /
-            ``draft_model_config.architectures`` by name; values as conditions show them, ``None`` for explicitly not
-            set.
+        settings: by name, options of speculative decoding, environment flags, and what is known of the models
+            (``object.attribute``, objects as the anchors name them); values as conditions show them, ``None`` for
+            explicitly not set.
 
     Raises:
         ConfigurationError: the engine does not know the method or an option, or refuses the combination.
