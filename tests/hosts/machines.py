@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from specaudit.hosts.remote import Looking
@@ -95,8 +95,13 @@ def listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def looking(folder: Path, *environments: Path) -> Looking:
-    """Looks at these environments alone, whatever else this machine has; its GPUs are two."""
+def looking(folder: Path, *environments: Path, pids: Iterable[int] = ()) -> Looking:
+    """Looks at these environments and processes alone, whatever else this machine has; its GPUs are two."""
+    proc = folder / "proc-of-the-machine"
+    proc.mkdir(exist_ok=True)
+    for name in ("self", *map(str, pids)):
+        if not (proc / name).exists():
+            (proc / name).symlink_to(Path("/proc", name))
     smi = folder / "nvidia-smi"
     if not smi.exists():
         smi.write_text(
@@ -104,4 +109,4 @@ def looking(folder: Path, *environments: Path) -> Looking:
             "echo 'NVIDIA H200, 9.0, 570.124.06, 143771'\necho 'NVIDIA H200, 9.0, 570.124.06, 143771'\n"
         )
         smi.chmod(0o755)
-    return Looking(usual=tuple(map(str, environments)), smi=str(smi))
+    return Looking(proc=str(proc), usual=tuple(map(str, environments)), smi=str(smi))

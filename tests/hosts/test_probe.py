@@ -303,7 +303,7 @@ def test_a_server_is_found_and_its_secrets_stay_there(
         return real(self, command, stdin, lambda chunk: answers.append(chunk) or sink(chunk), deadline)  # type: ignore[func-returns-value]
 
     monkeypatch.setattr(LocalShell, "run", watched)
-    host = RemoteHost(FakeShell("gpu1"), metrics=True, looking=looking(tmp_path))
+    host = RemoteHost(FakeShell("gpu1"), metrics=True, looking=looking(tmp_path, pids=[pid]))
     (found,) = host.installations(ENGINES)
     assert found.python == str(python)
     (one,) = [server for server in host.servers() if server.pid == pid]
@@ -329,7 +329,7 @@ def test_metrics_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     port = free_port()
     process = start_server(python, ["--port", "1"], {}, port)  # the last --port counts for the reader, as for argparse
     try:
-        host = RemoteHost(FakeShell("gpu1"), metrics=True, looking=looking(tmp_path))
+        host = RemoteHost(FakeShell("gpu1"), metrics=True, looking=looking(tmp_path, pids=[process.pid]))
         (found,) = host.installations(ENGINES)
         told = [item for item in host.manifest(found).not_looked if item.what == f"metrics of process {process.pid}"]
         assert "127.0.0.1:1 cannot be read" in told[0].why
@@ -341,7 +341,7 @@ def test_metrics_that_cannot_be_read_are_told(tmp_path: Path) -> None:
 def test_a_server_of_another_installation_is_not_traced_on_this_one(
     tmp_path: Path, server: tuple[Path, int], venv: Path
 ) -> None:
-    host = RemoteHost(FakeShell("gpu1"), python=str(venv), looking=looking(tmp_path))
+    host = RemoteHost(FakeShell("gpu1"), python=str(venv), looking=looking(tmp_path, pids=[server[1]]))
     (found,) = host.installations(ENGINES)
     assert [one.pid for one in host.servers()] == []
     assert f"process {server[1]}" in [item.what for item in host.manifest(found).not_looked]
