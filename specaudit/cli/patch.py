@@ -167,13 +167,14 @@ def status(
     with _place(target, said, engine) as place:
         standing = place.agent().status()
         facts = place.snapshot().engine
-    foreign = tuple(path for path in (*facts.modified, *facts.missing, *facts.added) if path not in _ours(standing))
+    kinds = {"changed": facts.modified, "missing": facts.missing, "added": facts.added}
+    foreign = {path: kind for kind, paths in kinds.items() for path in paths if path not in _ours(standing)}
     word = state_word(standing, foreign)
     if not json:
         show_lines(standing_lines(target, standing, foreign))
     files = [{"path": f.path, "state": f.word} for f in standing.files]
     recipes = [{"recipe": a["recipe"], "version": a["version"]} for a in standing.applied]
-    _write(json, [{"target": target, "state": word, "recipes": recipes, "files": files, "foreign": list(foreign)}])
+    _write(json, [{"target": target, "state": word, "recipes": recipes, "files": files, "foreign": foreign}])
     raise typer.Exit(Exit.CLEAN if word in ("clean", "patched") else Exit.FINDINGS)
 
 

@@ -118,6 +118,7 @@ def smoke(
             job = session.Job(
                 modes=arguments(names, draft, draft_tokens, budget, speculative_config),
                 target=target,
+                draft=draft,
                 prompts=_prompts(prompts) if target or prompts else None,
                 count=count,
                 tokens=tokens,

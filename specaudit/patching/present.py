@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 from specaudit.patching.client import Standing
 from specaudit.patching.diff import counts, difference
@@ -11,6 +11,8 @@ from specaudit.patching.operations import Prepared, Verification
 from specaudit.patching.place import Surroundings
 
 Line = tuple[str, str | None]
+#: Foreign files that are shown one by one.
+SHOWN = 12
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -78,9 +80,13 @@ def _around(around: Surroundings) -> Iterator[Line]:
         yield f"  {pid}  {name}", "yellow"
 
 
-def standing_lines(place: str, standing: Standing, foreign: Iterable[str] = ()) -> Iterator[Line]:
-    """What stands: clean, patched by which recipe and version, drifted, foreign or interrupted."""
-    yield f"{place}: {state_word(standing, tuple(foreign))}", "bold"
+def standing_lines(place: str, standing: Standing, foreign: Mapping[str, str] | None = None) -> Iterator[Line]:
+    """What stands: clean, patched by which recipe and version, drifted, foreign or interrupted.
+
+    ``foreign`` maps paths that differ from the wheel, and not by specaudit, to ``changed``, ``missing`` or ``added``.
+    """
+    others = list((foreign or {}).items())
+    yield f"{place}: {state_word(standing, foreign)}", "bold"
     for application in standing.applied:
         yield f"  {application['recipe']} {application['version']}  {application.get('summary', '')}", None
     pending = standing.pending
@@ -88,13 +94,15 @@ def standing_lines(place: str, standing: Standing, foreign: Iterable[str] = ()) 
         yield f"  an {'apply' if pending['op'] == 'apply' else 'undo'} was interrupted; take it back with revert", "red"
     for file in standing.files:
         yield f"  {file.word:<9} {file.path}", None if file.word in ("patched", "original") else "red"
-    for path in foreign:
-        yield f"  foreign   {path}  (not as its wheel shipped it, and not changed by specaudit)", "yellow"
+    for path, kind in others[:SHOWN]:
+        yield f"  foreign   {path}  ({kind} against its wheel, not by specaudit)", "yellow"
+    if len(others) > SHOWN:
+        yield f"  foreign   and {len(others) - SHOWN} more files", "yellow"
     if standing.leftovers:
         yield f"  {standing.folder} was left by an interrupted run; revert removes it", "yellow"
 
 
-def state_word(standing: Standing, foreign: tuple[str, ...] = ()) -> str:
+def state_word(standing: Standing, foreign: Mapping[str, str] | None = None) -> str:
     """clean | patched | drifted | foreign | interrupted | busy."""
     if standing.state == "patched" and standing.drifted:
         return "drifted"

@@ -32,6 +32,7 @@ class Job:
 
     modes: Mapping[str, Mapping[str, Any]]
     target: str = ""
+    draft: str = ""
     prompts: tuple[Any, ...] | None = None
     count: int = 32
     tokens: int = 192
@@ -84,6 +85,7 @@ def start(place: Place, job: Job) -> str:
     toy = "" if job.target else hashlib.sha256(blobs["train.py"] + repr((job.minutes, job.corpus)).encode()).hexdigest()
     document = {
         "target": job.target,
+        "draft": job.draft,
         "modes": job.modes,
         "prompts": list(job.prompts) if job.prompts is not None else None,
         "count": job.count,

@@ -7,8 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -358,46 +360,51 @@ def test_a_folder_that_turns_immutable_undoes_everything(site: Path, agent: Agen
         subprocess.run(["chattr", "-i", str(site / tree.HOOK)], check=True)
 
 
+@dataclass(frozen=True)
+class Open:
+    """An engine in a folder that every user can look into (pytest closes its own), and an ordinary user's Python."""
+
+    folder: Path
+    site: Path
+    nobody: str
+
+
 @pytest.fixture
-def as_nobody(tmp_path: Path) -> str:
-    """An interpreter that runs as an ordinary user."""
-    for folder in [tmp_path, *tmp_path.parents]:
-        if folder.stat().st_uid == os.getuid() and len(folder.parts) > 2:
-            folder.chmod(folder.stat().st_mode | 0o055)
-    wrapper = tmp_path / "nobody-python"
-    wrapper.write_text(f'#!/bin/sh\nexec setpriv --reuid 65534 --regid 65534 --clear-groups {_system_python()} "$@"\n')
+def open_place() -> Iterator[Open]:
+    folder = Path(tempfile.mkdtemp(prefix="specaudit-test-"))
+    folder.chmod(0o755)
+    wrapper = folder / "nobody-python"
+    python = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
+    wrapper.write_text(f'#!/bin/sh\nexec setpriv --reuid 65534 --regid 65534 --clear-groups {python} "$@"\n')
     wrapper.chmod(0o755)
-    return str(wrapper)
+    yield Open(folder, tree.make(folder / "w"), str(wrapper))
+    shutil.rmtree(folder)
 
 
-def _system_python() -> str:
-    return "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
-
-
-def test_no_permission_is_said(site: Path, as_nobody: str, tmp_path: Path) -> None:
-    before = tree.facts(tmp_path)
+def test_no_permission_is_said(open_place: Open) -> None:
+    before = tree.facts(open_place.folder)
     with pytest.raises(PatchError, match="Permission was denied"):
-        apply(agent_of(site, as_nobody), site)
-    assert tree.facts(tmp_path) == before
+        apply(agent_of(open_place.site, open_place.nobody), open_place.site)
+    assert tree.facts(open_place.folder) == before
 
 
-def test_an_owner_that_cannot_be_kept_is_refused(site: Path, as_nobody: str, tmp_path: Path) -> None:
-    for path in [site, *site.rglob("*")]:
+def test_an_owner_that_cannot_be_kept_is_refused(open_place: Open) -> None:
+    for path in [open_place.site, *open_place.site.rglob("*")]:
         if path.is_dir():
             os.chown(path, 65534, 65534)
-    before = tree.facts(tmp_path)
+    before = tree.facts(open_place.folder)
     with pytest.raises(PatchError, match="belongs to user 0 and group 0"):
-        apply(agent_of(site, as_nobody), site, only=(tree.PLAIN,))
-    assert tree.facts(tmp_path) == before
+        apply(agent_of(open_place.site, open_place.nobody), open_place.site, only=(tree.PLAIN,))
+    assert tree.facts(open_place.folder) == before
 
 
-def test_what_root_applied_the_owner_of_the_engine_can_revert(site: Path, as_nobody: str, tmp_path: Path) -> None:
-    for path in [site, *site.rglob("*")]:
+def test_what_root_applied_the_owner_of_the_engine_can_revert(open_place: Open) -> None:
+    for path in [open_place.site, *open_place.site.rglob("*")]:
         os.chown(path, 65534, 65534, follow_symlinks=False)
-    before = tree.facts(tmp_path)
-    apply(agent_of(site), site)
-    agent_of(site, as_nobody).revert()
-    assert tree.facts(tmp_path) == before
+    before = tree.facts(open_place.folder)
+    apply(agent_of(open_place.site), open_place.site)
+    agent_of(open_place.site, open_place.nobody).revert()
+    assert tree.facts(open_place.folder) == before
 
 
 # --- the script -----------------------------------------------------------------------------------------------------
