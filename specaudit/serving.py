@@ -13,6 +13,9 @@ from specaudit.model import NotLooked, Path, Scan, Server
 #: (vllm/engine/arg_utils.py).
 _SPECULATIVE = ("speculative_config", "sc")
 _KEYS = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
+#: SGLang's option for the method, and what its other options of drafting begin with (sglang/srt/server_args.py).
+_ALGORITHM = "speculative_algorithm"
+_PREFIX = "speculative_"
 #: Short names of options that conditions know by the long one.
 _SHORT = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size"}
 
@@ -52,6 +55,10 @@ def running(server: Server) -> Running | None:
     """
     # The command line comes before the file, as in the engine.
     found: dict[str, str | None] = {**server.env, **options(server.config), **options(server.argv)}
+    algorithm = found.pop(_ALGORITHM, None)
+    if algorithm is not None:  # SGLang: the options of drafting are options of the server
+        drafting = {name: found.pop(name) for name in list(found) if name.startswith(_PREFIX)}
+        return Running(algorithm, drafting, found)
     configuration = _configuration(server.pid, found)
     if not configuration:
         return None

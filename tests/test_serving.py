@@ -42,6 +42,23 @@ def test_dotted_options_and_short_ones() -> None:
     assert running(server("--speculative-config", '{"model": "ngram"}')) == Running("ngram", {"model": "ngram"}, {})
 
 
+def test_the_options_of_sglang() -> None:
+    words = [
+        "-m",
+        "sglang.launch_server",
+        "--speculative-algorithm",
+        "EAGLE3",
+        "--speculative-num-steps",
+        "3",
+        "--tp",
+        "2",
+    ]
+    found = running(Server(7, ("python3", *words), {}))
+    assert found is not None
+    assert (found.method, found.speculative) == ("EAGLE3", {"speculative_num_steps": "3"})
+    assert found.options["tensor_parallel_size"] == "2"
+
+
 def test_a_configuration_file_counts_behind_the_command_line() -> None:
     config = ("--speculative-config=" + JSON, "--tensor-parallel-size=4")
     found = running(Server(7, ("vllm", "serve", "--config", "a.yaml", "-tp", "8"), {}, config=config))
