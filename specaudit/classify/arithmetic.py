@@ -28,6 +28,9 @@ _ARITHMETIC: dict[str, Callable[[bool | int | float, bool | int | float], Known]
     ">>": lambda a, b: int(a) >> int(b),
 }
 
+#: The operators of two numbers.
+BINARY = frozenset((*_ARITHMETIC, "**", "@"))
+
 
 def decide(op: str, a: object, b: object) -> bool | Unknown:
     try:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from specaudit.classify import calls, ir
-from specaudit.classify.arithmetic import compute, decide
+from specaudit.classify.arithmetic import BINARY, compute, decide
 from specaudit.classify.ir import Block, Call, Compare, Const, Expr, Function, Name, Op
 from specaudit.classify.runs import UNKNOWN, Asked, Oracle, Run, Seen, Store, Turns, Value
 from specaudit.classify.terms import Kind, Term, Terms, kind, label, tensor_kind
@@ -41,6 +41,7 @@ class Evaluator:
     depth: int = 0
     testing: bool = False
     open: list[Turns] = field(default_factory=list)
+    _constants: dict[int, Value] = field(default_factory=dict)
 
     def block(self, block: Block) -> str:
         """Runs statements; what ends them early (``break``, ``continue``, ``return``) or nothing."""
@@ -86,7 +87,10 @@ class Evaluator:
             return found if found is not None else Value(UNKNOWN, self.terms.leaf("global", expr.id))
         if form is Const:
             assert isinstance(expr, Const)
-            return self.constant(expr.value)
+            found = self._constants.get(id(expr))
+            if found is None:
+                found = self._constants[id(expr)] = self.constant(expr.value)
+            return found
         if form is Op:
             assert isinstance(expr, Op)
             return self._op(expr)
@@ -110,6 +114,8 @@ class Evaluator:
 
     def _op(self, expr: Op) -> Value:
         op = expr.op
+        if op in BINARY and len(expr.args) == 2:
+            return self._binary(op, self.evaluate(expr.args[0]), self.evaluate(expr.args[1]))
         if op == "and" or op == "or":
             left = self.evaluate(expr.args[0])
             if left.known is UNKNOWN and left.term.vector:
@@ -131,8 +137,6 @@ class Evaluator:
         if op.startswith("."):
             return self._attribute(expr)
         args = [self.evaluate(a) for a in expr.args]
-        if len(args) == 2:
-            return self._binary(op, args[0], args[1])
         if len(args) == 1 and op in ("not", "~", "neg"):
             return self.negated(op, args[0])
         return Value(UNKNOWN, self.terms.op(op, *(a.term for a in args)))
@@ -178,6 +182,8 @@ class Evaluator:
 
     def _binary(self, op: str, left: Value, right: Value) -> Value:
         a, b = left.known, right.known
+        if a is UNKNOWN and b is UNKNOWN:
+            return Value(UNKNOWN, self.terms.op(op, left.term, right.term))
         if isinstance(a, tuple) and isinstance(b, tuple) and op == "+":
             return self.together([*a, *b])
         if isinstance(a, (bool, int, float)) and isinstance(b, (bool, int, float)):

@@ -58,11 +58,7 @@ class Terms:
     _known: dict[tuple[object, ...], Term] = field(default_factory=dict)
     _twins: dict[tuple[object, ...], int] = field(default_factory=dict)
 
-    def _make(self, key: tuple[object, ...], build: tuple[str, str, tuple[Term, ...], Scalar]) -> Term:
-        found = self._known.get(key)
-        if found is not None:
-            return found
-        kind, name, args, value = build
+    def _make(self, key: tuple[object, ...], kind: str, name: str, args: tuple[Term, ...], value: Scalar) -> Term:
         loads: frozenset[Term] = frozenset()
         atoms: frozenset[Term] = frozenset()
         matches: frozenset[Term] = frozenset()
@@ -93,35 +89,43 @@ class Terms:
 
     def const(self, value: Scalar) -> Term:
         """A literal."""
-        return self._make(("const", type(value), value), ("const", "", (), value))
+        key = ("const", type(value), value)
+        return self._known.get(key) or self._make(key, "const", "", (), value)
 
     def leaf(self, kind: str, name: str) -> Term:
         """A parameter, a global, a loop variable, a range, a random draw without arguments."""
-        return self._make((kind, name), (kind, name, (), None))
+        key = (kind, name)
+        return self._known.get(key) or self._make(key, kind, name, (), None)
 
     def carried(self, name: str, loop: int, initial: Term) -> Term:
         """The value of ``name`` at the head of a loop; what flows into its first value flows into it."""
-        return self._make(("carried", name, loop, initial.id), ("carried", name, (initial,), loop))
+        key = ("carried", name, loop, initial.id)
+        return self._known.get(key) or self._make(key, "carried", name, (initial,), loop)
 
     def load(self, address: Term) -> Term:
         """What is in memory at an address (or in a tensor at an index)."""
-        return self._make(("load", address.id), ("load", "", (address,), None))
+        key = ("load", address.id)
+        return self._known.get(key) or self._make(key, "load", "", (address,), None)
 
     def op(self, name: str, *args: Term) -> Term:
         """An operator or a pure function over its arguments."""
-        return self._make(("op", name, *(a.id for a in args)), ("op", name, args, None))
+        key = ("op", name, *(a.id for a in args))
+        return self._known.get(key) or self._make(key, "op", name, args, None)
 
     def call(self, name: str, args: tuple[Term, ...]) -> Term:
         """A function whose body is not known here."""
-        return self._make(("call", name, *(a.id for a in args)), ("call", name, args, None))
+        key = ("call", name, *(a.id for a in args))
+        return self._known.get(key) or self._make(key, "call", name, args, None)
 
     def random(self, args: tuple[Term, ...]) -> Term:
         """A random draw."""
-        return self._make(("random", *(a.id for a in args)), ("random", "", args, None))
+        key = ("random", *(a.id for a in args))
+        return self._known.get(key) or self._make(key, "random", "", args, None)
 
     def reduced(self, name: str, arg: Term, *, along: bool = False) -> Term:
         """A reduction of a vector to one value, or ``along`` one axis of a table of lanes, which leaves a vector."""
-        term = self._make(("reduce", name, along, arg.id), ("op", name, (arg,), None))
+        key = ("reduce", name, along, arg.id)
+        term = self._known.get(key) or self._make(key, "op", name, (arg,), None)
         term.vector = along and (len(arg.axes) > 1 or RESHAPED in arg.axes)
         term.axes = frozenset()
         return term

@@ -23,20 +23,35 @@ def verdicts(runs: Sequence[Run], lines: Mapping[int, int]) -> frozenset[Verdict
     Args:
         runs: of one function. lines: where its comparisons of lanes stand, by the id of their term.
     """
-    found = {verdict for run in runs if (verdict := _of_run(run, lines)) is not None}
+    told: dict[tuple[int, int], Verdict | None] = {}
+    found = {verdict for run in runs if (verdict := _of_run(run, lines, told)) is not None}
     trees = frozenset(verdict for verdict in found if verdict.walk == "tree")
     return trees or frozenset(found)
 
 
-def _of_run(run: Run, lines: Mapping[int, int]) -> Verdict | None:
+def _of_run(run: Run, lines: Mapping[int, int], told: dict[tuple[int, int], Verdict | None]) -> Verdict | None:
     linear: Verdict | None = None
     for store in run.stores:
-        written = [store.term, *([store.mask] if store.mask is not None else [])]
-        for term in (part for one in written for part in parts(one)):
-            if _whole_row(term):
-                return Verdict("tree", _line(term, lines, store.line), reads=_reads(term))
-            if linear is None and _first_miss(term):
-                linear = Verdict("linear", _line(term, lines, store.line), reads=_reads(term))
+        for term in (store.term, store.mask):
+            if term is None:
+                continue
+            key = term.id, store.line
+            if key not in told:
+                told[key] = _of_term(term, lines, store.line)
+            verdict = told[key]
+            if verdict is not None and verdict.walk == "tree":
+                return verdict
+            linear = linear or verdict
+    return linear
+
+
+def _of_term(written: Term, lines: Mapping[int, int], line: int) -> Verdict | None:
+    linear: Verdict | None = None
+    for term in parts(written):
+        if _whole_row(term):
+            return Verdict("tree", _line(term, lines, line), reads=_reads(term))
+        if linear is None and _first_miss(term):
+            linear = Verdict("linear", _line(term, lines, line), reads=_reads(term))
     return linear
 
 
