@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from specaudit.classify.conditions import Formula, alternatives, assume, default_way, quiet, satisfiable, stated, usual
+from specaudit.classify.conditions import Formula, alternatives, assume, default_way, quiet, stated, usual
 from specaudit.classify.deciding import Deciding, Request, options_in
 from specaudit.classify.events import Event
 from specaudit.classify.methods import Methods
@@ -59,7 +59,7 @@ class Tracer:
 
     def _hops(self, anchor: RunnerAnchor, found: list[Found], request: Request) -> tuple[Hop, ...]:
         chosen = self._chosen(found, request)
-        live = [f for f in found if satisfiable(self.deciding.at(f.ways[request.method], request))]
+        live = [f for f in found if f is chosen or self.deciding.live(f.ways[request.method], request)]
         decides = options_in(
             (self.choice.formula(anchor.label), chosen.site.formula, *(e.when for e in self._events(chosen)))
         )
@@ -71,7 +71,7 @@ class Tracer:
             *self._proposing(chosen, request),
             *self._drafting(chosen, request),
             *self._otherwise(live, chosen, request),
-            *self.sampling.steps(anchor, lambda f: self.deciding.live(f, request)),
+            *self.sampling.steps(anchor, chosen.site.cls, lambda f: self.deciding.live(f, request)),
         ]
         return tuple(self._hop(*step) for step in _without_repeats(steps))
 
@@ -86,7 +86,9 @@ class Tracer:
             ordinary = assume(formula, lambda lit: not lit.holds if _special(lit.condition) else None)
             return usual(possible(ordinary))
 
-        return next((f for f in found if plain(f) is True), found[-1])
+        first = next((f for f in found if plain(f) is True), found[-1])
+        replacing = [f for f in found if _replaces(f, first) and plain(f) is True]
+        return replacing[-1] if replacing else first
 
     # --- the runner makes the proposer
 
@@ -182,6 +184,13 @@ class Tracer:
         for found in live:
             if found is not chosen and found.site.runner is chosen.site.runner:
                 yield from ((e.path, e.line, "proposer") for e in found.proposer.evidence[1:])
+
+
+def _replaces(later: Found, first: Found) -> bool:
+    """Whether a line stores another proposer in the place of one that was stored before, under the same tests."""
+    a, b = first.site, later.site
+    behind = b.path == a.path and b.line > a.line and b.attribute == a.attribute and not b.via
+    return behind and b.tests[: len(a.tests)] == a.tests
 
 
 def _special(condition: Condition | None) -> bool:

@@ -26,10 +26,11 @@ Step = tuple[str, int, HopKind]
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Where the runner keeps an object of a verifying class."""
+    """Where an object of a verifying class is kept by the runner, or put there by its proposer."""
 
     cls: Symbol
     attribute: str
+    path: str
     line: int
 
 
@@ -64,14 +65,22 @@ class Sampling:
         self._kept_by: dict[str, tuple[_Made, ...]] = {}
         self._entered: dict[tuple[str, str], _Entered] = {}
 
-    def steps(self, runner: RunnerAnchor, live: Callable[[Formula], bool]) -> tuple[Step, ...]:
-        """The steps from the line that makes the sampler to the kernels; ``live`` tells which formulas can hold."""
+    def steps(self, runner: RunnerAnchor, drafter: Symbol | None, live: Callable[[Formula], bool]) -> tuple[Step, ...]:
+        """The steps from the line that makes the sampler to the kernels.
+
+        Args:
+            drafter: the proposer's class, which may put another sampler in the place of the runner's.
+            live: tells which formulas can hold.
+        """
         out: list[Step] = []
         for made in self._kept(runner):
-            out.append((runner.path, made.line, "sampler"))
+            out.append((made.path, made.line, "sampler"))
             call = next((c for c in self._uses(runner, made) if live(self._formula(runner.path, c))), None)
             if call is not None:
                 out.extend(self._call(runner.path, call))
+                for other in self._put(drafter, made.attribute) if drafter is not None else ():
+                    out.append((other.path, other.line, "sampler"))
+                    out.extend(self._shown(self._entry(other), live))
                 out.extend(self._shown(self._entry(made), live))
         return tuple(dict.fromkeys(out))
 
@@ -89,7 +98,16 @@ class Sampling:
             if stored.target.startswith("self.") and imported.rpartition(".")[2] in names:
                 made = self.code.resolve(runner.path, stored.scope, name)
                 if made is not None and (made.path, made.definition.line) in classes:
-                    yield _Made(made, stored.target[5:], stored.line)
+                    yield _Made(made, stored.target[5:], runner.path, stored.line)
+
+    def _put(self, drafter: Symbol, attribute: str) -> Iterator[_Made]:
+        """``runner.attribute = Class(…)`` inside the proposer."""
+        for owner in self.code.bases(drafter):
+            for stored in self.code.assigns(owner.path, owner.qualname):
+                if stored.target.endswith(f".{attribute}") and stored.target != f"self.{attribute}":
+                    made = self.code.resolve(owner.path, stored.scope, stored.value.partition("(")[0])
+                    if made is not None and made.definition.kind == "class":
+                        yield _Made(made, attribute, owner.path, stored.line)
 
     def _uses(self, runner: RunnerAnchor, made: _Made) -> Iterator[Call]:
         return (c for c in self.index.outline(runner.path).calls if c.func == f"self.{made.attribute}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.engines import index_of, replaced
 
-from specaudit.classify.audit import Reading, audit
+from specaudit.classify.audit import Reading, audit, trace
 from specaudit.classify.code import Code
 from specaudit.classify.treeverdict import tree_verdict
 from specaudit.classify.visibility import Visibility
@@ -158,3 +158,9 @@ def test_installed_trees_are_recognised(version: str, recipe: Recipe, release: R
     assert ("additional_config.ddtree", "is set") in {(c.option, c.op) for c in drafter.conditions}
     chain = [p for p in found.proposers if p.methods == ("dflash",) and p.reachable == "default"]
     assert {p.topology for p in chain} == {"chain-parallel"}
+    index = Index(after.narrowed(VLLM.wants))
+    for settings, installed in (({}, False), ({"additional_config.ddtree": "on"}, True)):
+        (way,) = trace(index, "dflash", settings, found.verifiers)
+        kernels = {hop.path for hop in way.hops if hop.what == "kernel"}
+        assert ("vllm/specaudit_ddtree/walk.py" in kernels) == installed
+        assert any(hop.text.startswith(f"class {drafter.name}(") for hop in way.hops) == installed
