@@ -162,7 +162,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """The model runner that a method takes; one entry per (method, runner), conditions in ``when``."""
+    """One way to a model runner for a method: it is taken where all of ``when`` holds.
+
+    ``default``: nothing needs to be configured. Several defaults of one method differ by what they ask of the model.
+    """
 
     method: str
     runner: str
