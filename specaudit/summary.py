@@ -188,7 +188,8 @@ def rows(scan: Scan) -> list[MethodRow]:
     for method in sorted({runner.method for runner in scan.runners}):
         label = default_runner(scan.runners, method)
         live = [p for p in scan.proposers if method in p.methods and p.reachable != "dead"]
-        proposers = [p for p in live if p.runner in label.split(" or ")]
+        there = [p for p in live if p.runner in label.split(" or ")]
+        proposers = [p for p in there if p.reachable == "default"] or there
         drafts = dict.fromkeys(_topology_of(proposer, method) for proposer in proposers)
         names = tuple(dict.fromkeys(proposer.name for proposer in proposers))
         found.append(MethodRow(method, label, names, ", ".join(drafts)))
