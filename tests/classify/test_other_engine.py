@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from support.engines import index_of
 
 from specaudit.classify.verifiers import verifiers
 from specaudit.engines import ENGINES
 from specaudit.model import Verifier
-from tests.support.engines import index_of
 
 Release = Callable[[str], Path]
 ENGINE = ENGINES["sglang"]
