@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from specaudit.classify.conditions import Formula, alternatives, assume, default_way, quiet, stated, usual
+from specaudit.classify.conditions import Formula, assume, quiet, usual
 from specaudit.classify.deciding import Deciding, Request, options_in
 from specaudit.classify.events import Event
 from specaudit.classify.methods import Methods
@@ -20,6 +20,7 @@ from specaudit.classify.sampling import Sampling, Step
 from specaudit.classify.scopes import Scope
 from specaudit.classify.symbolic import Reader
 from specaudit.classify.topology import possible
+from specaudit.classify.ways import alternatives, default_way, stated
 from specaudit.engines.base import RunnerAnchor
 from specaudit.model import Condition, Evidence, Hop, HopKind, Path, Verifier
 

@@ -11,17 +11,7 @@ from dataclasses import dataclass
 
 from specaudit.classify.building import Building
 from specaudit.classify.code import Symbol
-from specaudit.classify.conditions import (
-    Formula,
-    alternatives,
-    conj,
-    deviations,
-    quiet,
-    satisfiable,
-    stated,
-    usual,
-    words,
-)
+from specaudit.classify.conditions import Formula, conj, quiet, usual, words
 from specaudit.classify.emission import Emission
 from specaudit.classify.making import Making, Site
 from specaudit.classify.members import Members
@@ -29,6 +19,7 @@ from specaudit.classify.methods import Methods
 from specaudit.classify.runners import RunnerChoice
 from specaudit.classify.symbolic import Reader
 from specaudit.classify.topology import Verdict, judge, possible
+from specaudit.classify.ways import alternatives, deviations, satisfiable, stated
 from specaudit.engines.base import RunnerAnchor
 from specaudit.model import Condition, Proposer, Reachable, Topology, TopologyVariant
 

@@ -11,25 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from specaudit.classify.code import Symbol, dotted
-from specaudit.classify.conditions import (
-    Formula,
-    Lit,
-    alternatives,
-    assume,
-    conj,
-    default_way,
-    deviations,
-    disj,
-    negate,
-    quiet,
-    stated,
-    usual,
-)
+from specaudit.classify.conditions import Formula, Lit, assume, conj, disj, negate, quiet, usual
 from specaudit.classify.places import Guarded, Place
 from specaudit.classify.scopes import Scope
 from specaudit.classify.symbolic import Reader
 from specaudit.classify.values import Obj, Ref, truth
 from specaudit.classify.walking import Walk
+from specaudit.classify.ways import alternatives, default_way, deviations, stated
 from specaudit.engines.base import GateAnchor, RunnerAnchor
 from specaudit.model import Condition, Evidence, Runner
 

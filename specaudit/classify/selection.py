@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from specaudit.classify import arguments
 from specaudit.classify.callers import Callers, Site
 from specaudit.classify.code import Symbol
-from specaudit.classify.conditions import Formula, alternatives, conj, stated, usual
+from specaudit.classify.conditions import Formula, conj, usual
 from specaudit.classify.roles import Roles
 from specaudit.classify.symbolic import Reader, Scope, calls, guarded, local
 from specaudit.classify.values import Opaque, Value
+from specaudit.classify.ways import alternatives, stated
 from specaudit.model import Condition
 
 _DEPTH = 6

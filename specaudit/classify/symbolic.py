@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import ast
 
+from specaudit.classify.asked import Asked
 from specaudit.classify.backends import Backends
-from specaudit.classify.code import Code, Field, Symbol, dotted, expression
+from specaudit.classify.code import Code, Symbol, dotted, expression
 from specaudit.classify.conditions import Formula, conj, disj, negate, usual
 from specaudit.classify.configuration import Configuration
+from specaudit.classify.objects import Objects
 from specaudit.classify.places import Place, calls, guarded, local, places
 from specaudit.classify.scopes import Scope
 from specaudit.classify.values import (
@@ -38,9 +40,7 @@ _COMPARE = {
     ast.Eq: "==", ast.NotEq: "!=", ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in",
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
 }  # fmt: skip
-_COLLECTIONS = frozenset({"frozenset", "set", "tuple", "list"})
 _DEPTH = 12
-_PREDICATE_LINES = 20
 
 
 class Reader:
@@ -51,8 +51,9 @@ class Reader:
         self.engine = engine
         self.backends = Backends(code, engine)
         self.configuration = Configuration(code, engine, self.value)
+        self.asked = Asked(self)
+        self.objects = Objects(self)
         self._inlined: dict[tuple[str, str, Value | None, Symbol | None], Value] = {}
-        self._built: dict[tuple[str, str, Symbol], dict[str, Value]] = {}
         self._typed: dict[int, dict[str, Value]] = {}
         self._places: dict[tuple[str, str, Symbol | None, Value | None], tuple[Place, ...]] = {}
 
@@ -109,9 +110,9 @@ class Reader:
             case ast.Name(id=name):
                 return self._name(name, scope)
             case ast.Attribute(value=base, attr=attr):
-                return self._attribute(base, attr, scope)
+                return self.attribute(base, attr, scope)
             case ast.Call():
-                return self._call(node, scope)
+                return self.asked.value(node, scope)
             case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
                 return self._boolean(node, scope)
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=v)) if isinstance(v, (int, float)):
@@ -178,7 +179,8 @@ class Reader:
             return self._global(target, original, Scope(target, "", depth=scope.depth + 1))
         return Opaque(name)
 
-    def _attribute(self, base: ast.expr, attr: str, scope: Scope) -> Value:
+    def attribute(self, base: ast.expr, attr: str, scope: Scope) -> Value:
+        """``base.attr``, whatever the base is."""
         carried = self.configuration.carried(attr)
         if carried is not None:
             return carried
@@ -195,9 +197,9 @@ class Reader:
         if base == "self":
             if f"self.{attr}" in scope.names:
                 return scope.names[f"self.{attr}"]
-            return (
-                self.stored(scope.owner, attr, scope) if scope.self_value is None and scope.owner is not None else None
-            )
+            if scope.owner is None or scope.self_value is not None:
+                return None
+            return self.objects.stored(scope.owner, attr, scope)
         if base[:1].isupper() and attr.isupper():
             return Const(attr)
         if base[:1].isupper() and base not in scope.names:
@@ -210,14 +212,14 @@ class Reader:
         return None
 
     def member(self, base: Value, attr: str, scope: Scope) -> Value:
-        """``base.attr``."""
+        """``base.attr`` of a known value."""
         match base:
             case Obj():
                 return self._field(base, attr, scope)
             case Ref(kind="model", option=option):
                 return Ref("model", f"{option}.{attr}")
             case Platform():
-                return self._platform(attr)
+                return self.platform(attr)
             case Cases(cases):
                 return Cases(tuple((f, self.member(v, attr, scope)) for f, v in cases))
             case Opaque(text):
@@ -225,7 +227,8 @@ class Reader:
             case _:
                 return Opaque(attr)
 
-    def _platform(self, predicate: str) -> Ref:
+    def platform(self, predicate: str) -> Ref:
+        """What a predicate of the platform says."""
         return Ref("platform", predicate, Const(predicate in self.engine.platform_default), boolean=True)
 
     def _field(self, base: Obj, attr: str, scope: Scope) -> Value:
@@ -253,54 +256,7 @@ class Reader:
         default = usual(truth(value)) if isinstance(value, Truth) else None
         return Ref("option", path, Const(default) if isinstance(default, bool) else None, boolean=True)
 
-    # --- ordinary objects
-
-    def stored(self, owner: Symbol, attr: str, scope: Scope) -> Value:
-        """``self.attr`` of an ordinary object: what its constructor leaves there, if nothing else changes it."""
-        if scope.depth > _DEPTH:
-            return Opaque(f"self.{attr}")
-        found = self._counting(owner, attr) or self._settled(owner, attr)
-        if found is None:
-            return self._constructed(owner, attr)
-        node = expression(found.value)
-        method = self.code.definition(found.path, found.scope)
-        function = (
-            self.code.function(method) if method is not None and node is not None and _reads_names(node) else None
-        )
-        if node is None:
-            return Opaque(f"self.{attr}")
-        names = self.typed(function) if function is not None else {}
-        return self.value(node, Scope(found.path, found.scope, owner, names=names, depth=scope.depth + 1))
-
-    def _counting(self, owner: Symbol, attr: str) -> Field | None:
-        """Where an attribute takes the number of drafted tokens; later changes of it stay within what is configured."""
-        ending = f".{self.engine.config.count_field}"
-        return next((f for f in self.code.attribute(owner, attr) if f.value.endswith(ending)), None)
-
-    def _settled(self, owner: Symbol, attr: str) -> Field | None:
-        """The one value that an attribute has after construction; ``None`` when it changes or has several."""
-        fields = self.code.attribute(owner, attr)
-        built = [f for f in fields if f.scope.endswith("__init__") or "." not in f.scope]
-        if not fields or len(built) != len(fields):
-            return fields[0] if len(fields) == 1 else None
-        nearest = [f for f in built if f.scope.partition(".")[0] == built[0].scope.partition(".")[0]]
-        return nearest[0] if len({f.value for f in nearest}) == 1 else None
-
-    def _constructed(self, owner: Symbol, attr: str) -> Value:
-        """What the constructor leaves in an attribute that it sets more than once."""
-        fields = self.code.attribute(owner, attr)
-        if len({(f.path, f.scope) for f in fields}) != 1 or not fields[0].scope.endswith("__init__"):
-            return Opaque(f"self.{attr}")
-        key = fields[0].path, fields[0].scope, owner
-        if key not in self._built:
-            self._built[key] = {}
-            method = self.code.definition(fields[0].path, fields[0].scope)
-            node = self.code.function(method) if method is not None else None
-            if method is not None and node is not None:
-                walk = Walk(self, lambda *_: None)
-                walk.run(node, Scope(method.path, method.qualname, owner))
-                self._built[key] = walk.names
-        return self._built[key].get(f"self.{attr}", Opaque(f"self.{attr}"))
+    # --- functions
 
     def typed(self, node: Function) -> dict[str, Value]:
         """The parameters whose annotation names one of the two main configuration classes."""
@@ -317,85 +273,6 @@ class Reader:
             self._typed[id(node)] = out
         return self._typed[id(node)]
 
-    # --- calls
-
-    def _call(self, node: ast.Call, scope: Scope) -> Value:
-        name = dotted(node.func)
-        match name.rpartition(".")[2], node.args:
-            case "getattr", [base, ast.Constant(value=str(attr)), *_]:
-                return self._attribute(base, attr, scope)
-            case "get_args", [alias]:
-                return self.configuration.literal(alias, scope.path)
-            case "bool" | "any", [ast.GeneratorExp() as over]:
-                return self._over(over, scope)
-            case "bool", [inner]:
-                return Truth(self.truth(inner, scope))
-            case "isinstance", [_, cls]:
-                return self._kind_test(node, cls, scope)
-        if name in _COLLECTIONS:
-            return self.value(node.args[0], scope) if node.args else Const(())
-        if isinstance(node.func, ast.Attribute):
-            return self._method_call(node, node.func, scope)
-        return self._function_call(node, name, scope)
-
-    def _function_call(self, node: ast.Call, name: str, scope: Scope) -> Value:
-        """A small function that is asked about configuration objects and nothing else is read from its body."""
-        given = [self.value(a, scope) for a in node.args] if name and not node.keywords else []
-        if not given or not all(isinstance(value, Obj) for value in given) or scope.depth > _DEPTH:
-            return Opaque(ast.unparse(node))
-        function = self.code.resolve(scope.path, scope.qualname, name)
-        if function is None or function.definition.kind != "function" or not _is_small(function):
-            return Opaque(ast.unparse(node))
-        names = dict(zip(function.definition.params, given, strict=False))
-        return self._returns(function, Scope(function.path, function.qualname, None, None, names, scope.depth + 1))
-
-    def _method_call(self, node: ast.Call, func: ast.Attribute, scope: Scope) -> Value:
-        if func.attr == "intersection" and node.args:
-            left, right = self.value(func.value, scope), self.value(node.args[0], scope)
-            return Truth(compare("in", right, left, ast.unparse(node)))
-        own = isinstance(func.value, ast.Name) and func.value.id == "self" and scope.self_value is None
-        if own and scope.owner is not None:
-            method = self.code.method(scope.owner, func.attr)
-            small = method is not None and _is_small(method)
-            return self.inline(method, None, scope) if method is not None and small else Opaque(ast.unparse(node))
-        base = self.value(func.value, scope)
-        if isinstance(base, Platform):
-            return self._platform(func.attr)
-        if isinstance(base, Ref) and base.kind == "env" and func.attr == "get":
-            return base
-        if isinstance(base, Ref) and base.kind == "option" and func.attr == "get" and node.args:
-            named = self.value(node.args[0], scope)  # of a setting that is a table
-            if isinstance(named, Const) and isinstance(named.value, str):
-                return Ref("option", f"{base.option}.{named.value}", Const(None))
-        if isinstance(base, Obj):
-            match func.attr, node.args:
-                case "get", [ast.Constant(value=str(key)), *_]:
-                    return self.member(base, key, scope)  # the configuration before it is an object
-            method = self.code.method(base.cls, func.attr)
-            if method is not None:
-                return self.inline(method, base, scope)
-        return Opaque(ast.unparse(node))
-
-    def _over(self, node: ast.GeneratorExp, scope: Scope) -> Value:
-        """``any(x in A for x in B)``: do the two share an element."""
-        clause = node.generators[0]
-        match node.elt:
-            case ast.Call(func=ast.Name(id="isinstance"), args=[_, cls]):
-                return self._kind_test(node.elt, cls, scope)
-            case ast.Compare(left=ast.Name(id=name), ops=[ast.In()], comparators=[right]) if len(node.generators) == 1:
-                if isinstance(clause.target, ast.Name) and clause.target.id == name:
-                    shared = compare("in", self.value(clause.iter, scope), self.value(right, scope), ast.unparse(node))
-                    return Truth(shared)
-        return Opaque(ast.unparse(node))
-
-    def _kind_test(self, node: ast.expr, cls: ast.expr, scope: Scope) -> Value:
-        """``isinstance(x, C)``: of a class from an attention backend's file it says which backend runs."""
-        found = self.code.resolve(scope.path, scope.qualname, dotted(cls))
-        backend = self.backends.name_of(found.path) if found is not None else ""
-        return Truth(self.backends.selected(self, backend)) if backend else Opaque(ast.unparse(node))
-
-    # --- functions
-
     def inline(self, method: Symbol, self_value: Value | None, scope: Scope) -> Value:
         """What a method returns. ``self_value`` is ``None`` for a method of an ordinary object (of ``scope``'s
         class).
@@ -406,10 +283,11 @@ class Reader:
         key = method.path, method.qualname, self_value, owner
         if key not in self._inlined:
             inner = Scope(method.path, method.qualname, owner, self_value, {}, scope.depth + 1)
-            self._inlined[key] = self._returns(method, inner)
+            self._inlined[key] = self.returns(method, inner)
         return self._inlined[key]
 
-    def _returns(self, method: Symbol, scope: Scope) -> Value:
+    def returns(self, method: Symbol, scope: Scope) -> Value:
+        """What a function returns when its names mean what the scope says."""
         node = self.code.function(method)
         if node is None:
             return Opaque(method.name)
@@ -443,12 +321,3 @@ class Reader:
             scope = Scope(function.path, function.qualname, owner or self.code.owner(function), self_value)
             self._places[key] = places(self, node, scope) if node is not None else ()
         return self._places[key]
-
-
-def _is_small(function: Symbol) -> bool:
-    return function.definition.end - function.definition.line <= _PREDICATE_LINES
-
-
-def _reads_names(node: ast.expr) -> bool:
-    """Whether an expression reads anything but literals and the object itself."""
-    return any(isinstance(n, ast.Name) and n.id != "self" for n in ast.walk(node))

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from specaudit.classify.conditions import Formula, Lit, assume, deviations, given, stated, usual
+from specaudit.classify.conditions import Formula, Lit, assume, given, usual
 from specaudit.classify.emission import Emission
 from specaudit.classify.events import Event, Summary
+from specaudit.classify.ways import deviations, stated
 from specaudit.model import Condition, Evidence, Topology, TopologyVariant
 
 
