@@ -27,6 +27,8 @@ class Exit(IntEnum):
     ERROR = 2
     INCOMPLETE = 3
     INTERRUPTED = 130
+    #: As a program that SIGPIPE ended, so that a gate behind ``| head`` and ``pipefail`` never passes unseen.
+    READER_GONE = 141
 
 
 class SpecauditError(Exception):

@@ -45,8 +45,11 @@ def run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:
-        _discard_stdout()
-        return Exit.CLEAN
+        return _reader_gone()
+    except SystemExit as leaving:  # typer and rich turn a broken pipe into an exit of their own, with a gate's code
+        if isinstance(leaving.__context__, BrokenPipeError):
+            return _reader_gone()
+        raise
     if code == Exit.INTERRUPTED:
         return _interrupted()
     return int(code or 0)
@@ -68,8 +71,9 @@ def _interrupted() -> int:
     return Exit.INTERRUPTED
 
 
-def _discard_stdout() -> None:
+def _reader_gone() -> int:
     """The reader of a pipe went away (``| head``): what the interpreter would still flush at exit goes nowhere."""
     import os
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Exit.READER_GONE
