@@ -131,10 +131,10 @@ def try_rules(
 
 def _index(spec: str, book: Rulebook, cache: Cache, stack: ExitStack) -> tuple[str, Index]:
     from specaudit.index import Index
-    from specaudit.ruling.judge import RuleJudge
+    from specaudit.ruling.judge import TrialJudge
     from specaudit.scan import Options, snapshot_of
     from specaudit.targets import parse
 
-    judge = RuleJudge(book, cache)
+    judge = TrialJudge(book, cache)
     snapshot, _ = stack.enter_context(snapshot_of(parse(spec), Options(judge=judge), cache))
     return spec, Index(snapshot)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -76,7 +77,7 @@ class RuleJudge:
 
     @cached_property
     def _files(self) -> re.Pattern[str]:
-        return re.compile("|".join(glob_regex(glob).pattern for glob in self.summary.globs))
+        return _any_of(self.summary.globs)
 
     def wants(self, path: str) -> bool:
         """Whether a rule reads that file."""
@@ -102,6 +103,19 @@ class RuleJudge:
 
     def _key(self, *parts: str) -> str:
         return hashlib.sha256("\n".join((self.book.digest, code_fingerprint(), *parts)).encode()).hexdigest()
+
+
+class TrialJudge(RuleJudge):
+    """Reads also what the mutations of the rules change: for `rules test`."""
+
+    @cached_property
+    def _files(self) -> re.Pattern[str]:
+        edits = [edit.at for rule in self.book.rules for mutation in rule.mutations for edit in mutation.edits]
+        return _any_of((*self.summary.globs, *globs(tuple(edits))))
+
+
+def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(glob_regex(glob).pattern for glob in patterns))
 
 
 def _decoded(kept: bytes | None, kind: type[Kept]) -> Kept | None:

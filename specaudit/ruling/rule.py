@@ -269,12 +269,12 @@ class Rule:
 
 
 def globs(value: object) -> Iterator[str]:
-    """Every file pattern in a rule, or in a part of one."""
+    """Every file pattern in a rule, or in a part of one; not what a rule's mutations change, which no scan reads."""
     if isinstance(value, Subject):
         yield from value.files
     elif isinstance(value, tuple):
         for item in value:
             yield from globs(item)
-    elif is_dataclass(value) and not isinstance(value, Example):
+    elif is_dataclass(value) and not isinstance(value, (Example, Mutation)):
         for part in fields(value):
             yield from globs(getattr(value, part.name))

@@ -53,6 +53,9 @@ def examples(rule: Rule) -> Iterator[Trial]:
 def mutations(rule: Rule, trees: Iterable[tuple[str, Index]]) -> Iterator[Trial]:
     """Applies each mutation to the first and the last tree that has its first status.
 
+    A tree to which the rule does not apply, and in which no edit finds anything, does not count: what the mutation
+    changes is older or newer than it.
+
     Args:
         rule: the rule.
         trees: (name, index) pairs, oldest first.
@@ -61,17 +64,25 @@ def mutations(rule: Rule, trees: Iterable[tuple[str, Index]]) -> Iterator[Trial]
     statuses = [judge(rule, Ground(index)).status for _, index in known] if rule.mutations else []
     for mutation in rule.mutations:
         fitting = [tree for tree, status in zip(known, statuses, strict=True) if status == mutation.before]
+        if mutation.before == "not-applicable":
+            fitting = [tree for tree in fitting if _changes(rule, mutation, tree[1])]
         what = f"{rule.name} mutation {mutation.before} -> {mutation.after}"
         if not fitting:
-            yield Trial(rule.id, what, "skipped", f"no tree given is {mutation.before}")
+            yield Trial(rule.id, what, "skipped", f"no tree given is {mutation.before} with something to change")
         for name, index in dict(fitting[:1] + fitting[-1:]).items():
             yield _mutated(rule, mutation, f"{what} on {name}", index)
 
 
-def _mutated(rule: Rule, mutation: Mutation, what: str, index: Index) -> Trial:
+def _changes(rule: Rule, mutation: Mutation, index: Index) -> dict[str, str]:
+    """path -> new text, after all edits."""
     changed: dict[str, str] = {}
     for edit in mutation.edits:
         changed |= dict(_edited(rule, edit, _overlay(index, changed)))
+    return changed
+
+
+def _mutated(rule: Rule, mutation: Mutation, what: str, index: Index) -> Trial:
+    changed = _changes(rule, mutation, index)
     if not changed:
         return Trial(rule.id, what, "failed", "no edit finds anything to change")
     finding = judge(rule, Ground(_overlay(index, changed)))
