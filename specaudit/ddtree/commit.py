@@ -99,8 +99,8 @@ def _commit_rows(
 
 
 def commit_kv(caches: KVCaches, slot_mapping: Tensor, walk: Walk, row_starts: Tensor) -> None:
-    """See reference.commit_kv. One launch for all views."""
-    batch, depth = walk.accepted.shape
+    """See reference.commit_kv. One launch for all views; a walk's rows past the requests of row_starts are not read."""
+    batch, depth = row_starts.shape[0] - 1, walk.accepted.shape[1]
     block_size, heads, head_units = caches.row
     units = heads * head_units
     columns = min(COLUMNS, triton.next_power_of_2(units))

@@ -127,3 +127,16 @@ def test_views_that_do_not_agree_are_refused(device) -> None:
         KVCaches.of([first, other])
     with pytest.raises(ValueError, match="contiguous head"):
         KVCaches.of([first.transpose(2, 3)])
+
+
+def test_what_a_larger_step_accepted_is_not_moved_again(device: torch.device) -> None:
+    """A batch shrank: the walk still holds what requests behind it accepted in an earlier step."""
+    walk = walk_on(walk_of([(2,), (3, 5)], "cpu"), device)
+    storage = contents((2, 8, 4, 2, 8), torch.bfloat16, seed=3).to(device)
+    before = storage.clone()
+    mapping = torch.arange(14, device=device)
+    row_starts = torch.tensor([0, 7], dtype=torch.int32, device=device)
+    kernels.commit_kv(KVCaches.of(list(storage)), mapping, walk, row_starts)
+    flat, old = storage.flatten(1, 2), before.flatten(1, 2)
+    assert torch.equal(as_bytes(flat[:, 1]), as_bytes(old[:, 2]))
+    assert torch.equal(as_bytes(flat[:, 7:]), as_bytes(old[:, 7:]))

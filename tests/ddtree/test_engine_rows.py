@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from specaudit.ddtree import reference
-from specaudit.ddtree.engine.rows import CompactBuffers, compact, path_rows, prepare, scatter, write_chains
+from specaudit.ddtree.engine.rows import Addresses, chain_starts, compact, path_rows, prepare, scatter, write_chains
 from specaudit.ddtree.engine.settings import Settings
-from specaudit.ddtree.engine.state import TreeState
+from specaudit.ddtree.engine.state import Step, TreeState
 from specaudit.ddtree.layout import Tree, Walk
 
 NODES, HORIZON, SLOTS = 40, 5, 6  # 41 rows: two ancestor words
@@ -17,7 +18,7 @@ NODES, HORIZON, SLOTS = 40, 5, 6  # 41 rows: two ancestor words
 def state_with_trees(device: torch.device, seed: int = 0) -> TreeState:
     """Every slot holds a random tree of its own size."""
     settings = Settings(budget=NODES, max_batch=4, horizon=HORIZON)
-    state = TreeState(settings, SLOTS, 4096, device)
+    state = TreeState(settings, SLOTS, device)
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(SLOTS, HORIZON, 50, generator=generator)
     budgets = torch.tensor([NODES, 7, 0, 33, 1, 20], dtype=torch.int32)
@@ -137,23 +138,41 @@ def test_compact_gives_accepted_rows_in_chain_order(device: torch.device) -> Non
         walk.num_accepted[b] = len(rows)
     hidden = [torch.randn(90, 10, device=device) for _ in range(3)]
     positions = torch.cat([torch.full((41,), 100), torch.full((41,), 200), torch.arange(300, 303)]).to(device)
-    buffers = CompactBuffers(SLOTS, 64, 30, torch.float32, device)
-    buffers.row_starts[:4] = torch.tensor([0, 6, 12, 15], dtype=torch.int32)
     rejected = torch.tensor([37, 40, 1], dtype=torch.int32, device=device)
-    compact(state, hidden, positions, row_starts.to(device), rejected, 2, 6, buffers)
+    starts = chain_starts(np.array([41, 41, 3]), 2, HORIZON)
+    assert starts.tolist() == [0, 6, 12, 15]
+    step, new_starts = Step(2, 82, True), torch.from_numpy(starts).to(device)
+    order = compact(state, hidden, positions, row_starts.to(device), rejected, step, starts, new_starts, Addresses())
     side_by_side = torch.cat(hidden, 1).cpu()
     kept = Walk(*(x[:2].cpu() for x in walk.tensors().values()))
     expected = torch.zeros(2, 1 + HORIZON, 30)
     reference.commit_rows(side_by_side, kept, row_starts[:3], expected)
-    out = buffers.hidden.cpu()
+    out = order.hidden.cpu()
     assert torch.equal(out[:4], expected[0, :4])
     assert torch.equal(out[6:7], expected[1, :1])
     assert torch.equal(out[12:15], side_by_side[82:85])
-    assert buffers.positions[:15].tolist() == [*range(100, 106), *range(200, 206), 300, 301, 302]
-    assert buffers.rejected[:3].tolist() == [5 - 3, 5, 1]
+    assert order.positions.tolist() == [*range(100, 106), *range(200, 206), 300, 301, 302]
+    assert order.rejected.tolist() == [5 - 3, 5, 1]
 
 
 def test_path_rows_permutes_logits_rows_by_the_accepted_path(device: torch.device) -> None:
     accepted = torch.tensor([[2, 5, -1], [-1, -1, -1]], dtype=torch.int32, device=device)
     row_starts = torch.tensor([0, 6, 8], dtype=torch.int32, device=device)
     assert path_rows(accepted, row_starts, 8).tolist() == [0, 2, 5, 3, 4, 5, 6, 7]
+
+
+def test_a_chain_longer_than_the_trees_of_its_batch_is_verified_to_its_end(device: torch.device) -> None:
+    """N < K: a request drafted a chain of K while the batch was large, its neighbours draft trees of N."""
+    state = TreeState(Settings(budget=3, max_batch=4, horizon=HORIZON), SLOTS, device)
+    logits = torch.randn(2, HORIZON, 50, generator=torch.Generator().manual_seed(1))
+    tree = reference.build(logits, state.nodes, budgets=torch.tensor([3, 3], dtype=torch.int32))
+    scatter(state, on(tree, device), torch.tensor([0, 1], device=device))
+    write_chains(state, torch.tensor([2], device=device), HORIZON)
+    row_starts = torch.tensor([0, 4, 4 + 1 + HORIZON], dtype=torch.int32, device=device)
+    positions = torch.cat([10 + torch.arange(4), 20 + torch.arange(1 + HORIZON)]).to(device)
+    computed = torch.tensor([10, 0, 20, 0, 0, 0], dtype=torch.int32, device=device)
+    prefill = torch.full((SLOTS,), 5, dtype=torch.int32, device=device)
+    prepare(state, positions, torch.tensor([0, 2], device=device), row_starts, computed, prefill, 2)
+    assert state.batch.num_rows[:2].tolist() == [4, 1 + HORIZON]
+    assert positions[4:].tolist() == list(range(20, 21 + HORIZON))
+    assert state.batch.parents[1].tolist() == list(range(-1, HORIZON))

@@ -16,7 +16,7 @@ K = 15
 
 
 def state(budget: int = 16) -> TreeState:
-    return TreeState(Settings(budget=budget, max_batch=4, horizon=K), 8, 4096, torch.device("cpu"))
+    return TreeState(Settings(budget=budget, max_batch=4, horizon=K), 8, torch.device("cpu"))
 
 
 def batch(scheduled: list[int], drafts: list[int] | None) -> SimpleNamespace:

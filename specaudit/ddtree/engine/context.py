@@ -79,15 +79,16 @@ def plan(state: TreeState | None, common: Any) -> TreeMetadata | None:
     if step is None or not step.tree:
         return None
     requests, rows, rest = step.requests, step.rows, None
-    padded = common.num_reqs
+    padded, max_rows = common.num_reqs, 1 + state.nodes
     if common.num_actual_tokens == padded * state.rows and common.max_query_len == state.rows:
-        requests, rows = padded, common.num_actual_tokens  # a graph's padding requests have context 0 and no rows
+        # a graph's padding requests have context 0 and no rows
+        requests, rows, max_rows = padded, common.num_actual_tokens, state.rows
     elif requests < padded:
         rest = common.query_start_loc[requests:] - rows
     return TreeMetadata(
         requests=requests,
         rows=rows,
-        max_rows=state.rows,
+        max_rows=max_rows,
         context_lens=state.context_lens[:requests],
         ancestors=state.batch.ancestors,
         row_starts=common.query_start_loc[: requests + 1],

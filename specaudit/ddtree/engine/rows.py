@@ -6,13 +6,16 @@ Flat rows of a step: request b has rows row_starts[b] .. row_starts[b + 1] - 1 (
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ..layout import Tree
-from .state import TreeState
+from .state import Step, TreeState
 
 
 @triton.jit
@@ -137,9 +140,9 @@ def prepare(
         batch.num_rows,
         slots.shape[0],
         tree_requests,
-        state.rows,
+        1 + state.nodes,
         W=words,
-        BLOCK=triton.next_power_of_2(state.rows),
+        BLOCK=triton.next_power_of_2(1 + state.nodes),
         WORDS=triton.next_power_of_2(words),
         BY_SLOT=prefill_lens is not None,
     )
@@ -167,7 +170,7 @@ def _chain_kernel(Slots, Parents, Depths, Child, Sibling, Words, Rows, length, R
 
 
 def write_chains(state: TreeState, slots: Tensor, length: int) -> None:
-    """Give the slots [B] int64 (-1: none) a chain of min(length, N) nodes: what the stock drafter proposed."""
+    """Give the slots [B] int64 (-1: none) a chain of `length` nodes: what the stock drafter proposed."""
     tree = state.slots
     _chain_kernel[(slots.shape[0],)](
         slots,
@@ -178,9 +181,9 @@ def write_chains(state: TreeState, slots: Tensor, length: int) -> None:
         tree.ancestors,
         tree.num_rows,
         min(length, state.nodes),
-        state.rows,
+        1 + state.nodes,
         W=tree.ancestors.shape[2],
-        BLOCK=triton.next_power_of_2(state.rows),
+        BLOCK=triton.next_power_of_2(1 + state.nodes),
     )
 
 
@@ -240,11 +243,29 @@ def scatter(state: TreeState, proposed: Tree, slots: Tensor) -> None:
         tree.next_sibling,
         tree.ancestors,
         tree.num_rows,
-        state.rows,
+        1 + state.nodes,
         W=words,
-        BLOCK=triton.next_power_of_2(state.rows),
+        BLOCK=triton.next_power_of_2(1 + state.nodes),
         WORDS=triton.next_power_of_2(words),
     )
+
+
+class Addresses:
+    """Device addresses of sets of tensors; a graph's outputs keep theirs, so each set is uploaded once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], Tensor] = {}
+
+    def of(self, tensors: list[Tensor]) -> Tensor:
+        """[L] int64 on the tensors' device."""
+        key = tuple(x.data_ptr() for x in tensors)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) > 64:  # eager steps allocate anew; do not collect their addresses for ever
+                self._known.clear()
+            table = torch.tensor(key, dtype=torch.int64)
+            known = self._known[key] = table.to(tensors[0].device, non_blocking=True)
+        return known
 
 
 @triton.jit
@@ -258,10 +279,8 @@ def _compact_kernel(
     InPositions,
     Accepted,
     NumAccepted,
-    NumRejected,
     in_row,
     out_row,
-    tree_requests,
     D,
     LAYERS: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -272,15 +291,9 @@ def _compact_kernel(
     start = tl.load(InStarts + b)
     out_start = tl.load(OutStarts + b)
     rows = tl.load(OutStarts + b + 1) - out_start
-    source = start + j
-    rejected = tl.zeros([], tl.int32)
-    if b < tree_requests:
-        accepted = tl.load(NumAccepted + b)
-        chosen = tl.load(Accepted + b * D + j - 1, mask=(j > 0) & (j <= accepted), other=0)
-        source = start + tl.maximum(chosen, 0)  # behind the accepted rows the root again: rejected, but readable
-        rejected = rows - 1 - accepted
-    else:
-        rejected = tl.load(NumRejected + b)
+    accepted = tl.load(NumAccepted + b)
+    chosen = tl.load(Accepted + b * D + j - 1, mask=(j > 0) & (j <= accepted), other=0)
+    source = start + tl.maximum(chosen, 0)  # behind the accepted rows the root again: rejected, but readable
     if j < rows:
         position = tl.load(InPositions + start) + j
         tl.store(OutPositions + out_start + j, position)
@@ -293,7 +306,24 @@ def _compact_kernel(
                 x = tl.load(pointer + source.to(tl.int64) * in_row + first + column, mask=mask)
                 tl.store(Out + target + layer * WIDTH + first + column, x, mask=mask)
     if j == 0:
-        tl.store(OutRejected + b, rejected)
+        tl.store(OutRejected + b, rows - 1 - accepted)
+
+
+class ChainOrder(NamedTuple):
+    """What a drafter gets in place of the step's rows: [T', L * C] states, [T'] positions, [B] rejected rows."""
+
+    hidden: Tensor
+    positions: Tensor
+    rejected: Tensor
+
+
+def chain_starts(lengths: np.ndarray, tree_requests: int, depth: int) -> np.ndarray:
+    """Row starts [B + 1] int32 after `compact`: a tree keeps at most its root and `depth` rows, the others keep all."""
+    kept = lengths.astype(np.int32)
+    np.minimum(kept[:tree_requests], 1 + depth, out=kept[:tree_requests])
+    starts = np.zeros(len(kept) + 1, dtype=np.int32)
+    np.cumsum(kept, out=starts[1:])
+    return starts
 
 
 def compact(
@@ -302,36 +332,48 @@ def compact(
     positions: Tensor,
     row_starts: Tensor,
     num_rejected: Tensor,
-    tree_requests: int,
-    max_rows: int,
-    out: CompactBuffers,
-) -> None:
+    step: Step,
+    new_starts: np.ndarray,
+    new_row_starts: Tensor,
+    addresses: Addresses,
+) -> ChainOrder:
     """Root and accepted rows of tree requests in chain order, then the rows of all other requests as they are.
 
-    hidden: the target's auxiliary states, L tensors [T, C]; out.hidden [T', L * C] holds them side by side, as the
-    drafter concatenates them. out.row_starts [B + 1] says how many rows each request gets (at least its accepted ones
-    + 1) and is filled by the caller; out.positions are sequential, out.rejected counts rows of the new layout.
+    hidden: the target's auxiliary states, L tensors [>= T, C]; the result holds them side by side, as the drafter
+    concatenates them. new_starts [B + 1]: `chain_starts`, and new_row_starts the same on the device. Positions of the
+    result are sequential, rejected counts rows of the new layout. One launch, and three copies in a mixed batch: the
+    rows behind the trees may be a whole prompt, which no program per row should visit.
     """
-    first = hidden[0]
-    _compact_kernel[(row_starts.shape[0] - 1, max_rows)](
+    first, trees = hidden[0], step.requests
+    requests, total, kept = len(new_starts) - 1, int(new_starts[-1]), int(new_starts[trees])
+    out = ChainOrder(
+        first.new_empty(total, len(hidden) * first.shape[1]),
+        positions.new_empty(total),
+        num_rejected.new_empty(requests),
+    )
+    _compact_kernel[(trees, 1 + state.batch.max_depth)](
         out.hidden,
         out.positions,
-        out.row_starts,
+        new_row_starts,
         out.rejected,
-        out.pointers_to(hidden),
+        addresses.of(hidden),
         row_starts,
         positions,
         state.walk.accepted,
         state.walk.num_accepted,
-        num_rejected,
         first.stride(0),
         out.hidden.stride(0),
-        tree_requests,
         state.walk.accepted.shape[1],
         LAYERS=len(hidden),
         WIDTH=first.shape[1],
         BLOCK=min(1024, triton.next_power_of_2(first.shape[1])),
     )
+    if total > kept:
+        behind = slice(step.rows, step.rows + total - kept)
+        torch.cat([x[behind] for x in hidden], dim=-1, out=out.hidden[kept:])
+        out.positions[kept:] = positions[behind]
+        out.rejected[trees:] = num_rejected[trees:requests]
+    return out
 
 
 def path_rows(accepted: Tensor, row_starts: Tensor, rows: int) -> Tensor:
@@ -342,24 +384,3 @@ def path_rows(accepted: Tensor, row_starts: Tensor, rows: int) -> Tensor:
     order = torch.arange(rows + 1, device=accepted.device)  # one row more, for what is not live
     order.scatter_(0, torch.where(live, starts + depth, rows).flatten(), (starts + accepted.clamp(min=0)).flatten())
     return order[:rows]
-
-
-class CompactBuffers:
-    """Static outputs of `compact`, sized for the largest batch."""
-
-    def __init__(self, slots: int, max_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.hidden = torch.zeros(max_rows, width, dtype=dtype, device=device)
-        self.positions = torch.zeros(max_rows, dtype=torch.int64, device=device)
-        self.row_starts = torch.zeros(slots + 1, dtype=torch.int32, device=device)
-        self.rejected = torch.zeros(slots, dtype=torch.int32, device=device)
-        self._known: dict[tuple[int, ...], Tensor] = {}
-
-    def pointers_to(self, hidden: list[Tensor]) -> Tensor:
-        """Device addresses of the tensors [L] int64; a graph's outputs keep theirs, so each set is uploaded once."""
-        key = tuple(x.data_ptr() for x in hidden)
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) > 64:  # eager steps allocate anew; do not collect their addresses for ever
-                self._known.clear()
-            known = self._known[key] = torch.tensor(key, dtype=torch.int64).to(self.hidden.device, non_blocking=True)
-        return known

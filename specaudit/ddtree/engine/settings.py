@@ -110,6 +110,11 @@ def refusals(vllm_config: Any, runner: str) -> list[str]:
         (has(vllm_config, "watermark_config") is not None, "watermarking: use the stock chain"),
         (has(model, "return_sampling_mask"), "sampling-mask output: use the stock chain"),
         (vllm_config.cache_config.kv_sharing_fast_prefill, "KV-sharing fast prefill: switch it off"),
+        (
+            getattr(vllm_config.compilation_config.cudagraph_mode, "name", "") == "FULL",
+            "cudagraph_mode FULL captures mixed batches, too: use FULL_AND_PIECEWISE",
+        ),
+        (has(model, "disable_cascade_attn") is False, "cascade attention: leave disable_cascade_attn at its default"),
         (attention is not None and attention.name != "FLASH_ATTN", "target attention must be FLASH_ATTN: set it"),
         (runner == "v2" and not use_v2, "this recipe is for the V2 model runner: unset VLLM_USE_V2_MODEL_RUNNER"),
         (runner == "v1" and _v2_forced(), "this recipe is for the V1 model runner: unset VLLM_USE_V2_MODEL_RUNNER"),

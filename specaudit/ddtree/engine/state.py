@@ -34,14 +34,15 @@ class Step:
 class TreeState:
     """All device and host state that the hooks share; made by the speculator, one per engine process."""
 
-    def __init__(self, settings: Settings, slots: int, max_rows: int, device: torch.device) -> None:
+    def __init__(self, settings: Settings, slots: int, device: torch.device) -> None:
         self.settings = settings
-        self.nodes = settings.budget
         self.horizon = settings.horizon
+        # rows of a whole tree, and room: where N < K, a chain that was drafted while the batch was large may meet trees
         self.rows = 1 + settings.budget
-        self.slots = Tree.empty(slots, settings.budget, settings.horizon, device, token_dtype=torch.int64)
+        self.nodes = settings.width
+        self.slots = Tree.empty(slots, self.nodes, settings.horizon, device, token_dtype=torch.int64)
         self.slots.num_rows.fill_(1)
-        self.batch = Tree.empty(slots, settings.budget, settings.horizon, device, token_dtype=torch.int64)
+        self.batch = Tree.empty(slots, self.nodes, settings.horizon, device, token_dtype=torch.int64)
         self.walk = Walk.empty(slots, self.batch.max_depth, device, token_dtype=torch.int64)
         # keys of the context part of attention: the tokens before the root
         self.context_lens = torch.zeros(slots, dtype=torch.int32, device=device)
@@ -74,7 +75,7 @@ class TreeState:
         """Hook of add_request: the slot belongs to a new (or resumed) request and has no drafts yet."""
         self.kinds[slot] = VOID
         self.slots.num_rows[slot].fill_(1)
-        self.budgets[slot].fill_(0 if chain_only else self.nodes)
+        self.budgets[slot].fill_(0 if chain_only else self.settings.budget)
 
 
 def chain_only(params: Any, custom_processors: bool) -> bool:

@@ -13,7 +13,7 @@ from vllm.v1.spec_decode.dflash import DFlashProposer
 
 from ..engine.commit import Commit
 from ..engine.context import attach
-from ..engine.rows import CompactBuffers, compact, prepare, scatter
+from ..engine.rows import Addresses, chain_starts, compact, prepare, scatter
 from ..engine.settings import Settings, read
 from ..engine.state import Step, TreeState, chain_only
 from ..kernels import best_first, draft_table
@@ -32,16 +32,17 @@ class DDTreeProposer(DFlashProposer):
         super().__init__(chain_config, device, runner)
         self.settings: Settings = settings
         self.runner = runner
-        requests, rows = self.max_batch_size, self.max_num_tokens
-        self.tree = TreeState(settings, requests, rows, device)
+        requests = self.max_batch_size
+        self.tree = TreeState(settings, requests, device)
         self.commit: Commit | None = None
-        self.node_tokens = torch.zeros(requests, settings.budget, dtype=torch.int32, device=device)
-        self._proposed = Tree.empty(requests, settings.budget, settings.horizon, device)
-        self._table = Table.empty(requests, settings.horizon, settings.budget, device)
+        self._nodes: Tensor | None = None  # what the last drafting gave, [B, N]
+        self._proposed = Tree.empty(requests, self.tree.nodes, settings.horizon, device)
+        self._table = Table.empty(requests, settings.horizon, self.tree.nodes, device)
         self._batch_rows = torch.arange(requests, dtype=torch.int64, device=device)
         self._previous = torch.empty(requests, dtype=torch.int64, pin_memory=True)
         self._chain_only: dict[str, bool] = {}
-        self._compact: CompactBuffers | None = None
+        self._addresses = Addresses()
+        self._walks = False  # whether this step holds drafts, so that the sampler walks its trees
         bonus = settings.depth_bonus
         self._bonus = torch.full((settings.horizon,), bonus, device=device) if bonus else None
 
@@ -67,6 +68,7 @@ class DDTreeProposer(DFlashProposer):
         scheduled = scheduler_output.scheduled_spec_decode_tokens
         batch = runner.input_batch
         drafts = np.array([len(scheduled.get(r, ())) for r in batch.req_ids[:requests]], dtype=np.int32)
+        self._walks = bool(drafts.any())
         decodes = batch.num_computed_tokens_cpu[:requests] >= batch.num_prompt_tokens[:requests]
         whole = (drafts > 0) & (num_scheduled == drafts + 1) & decodes & (runner.prev_positions.np[:requests] >= 0)
         uniform = bool((num_scheduled == self.tree.rows).all())
@@ -89,7 +91,7 @@ class DDTreeProposer(DFlashProposer):
     def commit_rows(self) -> None:
         """Hook right after sampling: accepted KV rows to the first slots."""
         step = self.tree.step
-        if step is not None and step.tree and self.commit is not None:
+        if step is not None and step.tree and self._walks and self.commit is not None:
             tables = self.runner.input_batch.block_table
             slots = [tables[gid].slot_mapping.gpu for gid in range(len(self.runner.kv_cache_config.kv_cache_groups))]
             self.commit.run(self.tree, slots, self.runner.query_start_loc.gpu[: step.requests + 1])
@@ -105,13 +107,13 @@ class DDTreeProposer(DFlashProposer):
         """As the parent, with [B, N] node ids instead of [B, K]."""
         assert not args, "the runner calls with keywords"
         step = self.tree.step
-        if step is not None and step.tree and kwargs.get("num_rejected_tokens_gpu") is not None:
+        if step is not None and step.tree and self._walks:
             kwargs = self._in_chain_order(kwargs)
-        requests = kwargs["common_attn_metadata"].batch_size()
-        self._set_budgets(requests)
+        self._set_budgets(kwargs["common_attn_metadata"].batch_size())
         super().propose(**kwargs)
         self.tree.step = None  # over: a graph captured after warm-up steps must not be taken for one of them
-        return self.node_tokens[:requests]
+        assert self._nodes is not None
+        return self._nodes
 
     def _set_budgets(self, requests: int) -> None:
         """0 (a chain-shaped tree) for requests whose processors read the drafted prefix."""
@@ -132,46 +134,41 @@ class DDTreeProposer(DFlashProposer):
     def _in_chain_order(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         step, common = self.tree.step, kwargs["common_attn_metadata"]
         assert step is not None
-        hidden = kwargs["target_hidden_states"]
-        if self._compact is None:
-            self._compact = CompactBuffers(
-                self.max_batch_size, self.max_num_tokens, hidden.shape[1], hidden.dtype, self.device
-            )
-        buffers, requests = self._compact, common.num_reqs
-        starts = common.query_start_loc_cpu
-        lengths = starts[1 : requests + 1] - starts[:requests]
-        kept = lengths.clone()
-        kept[: step.requests].clamp_(max=1 + self.tree.batch.max_depth)
-        new_starts = torch.zeros(requests + 1, dtype=torch.int32)
-        torch.cumsum(kept, 0, out=new_starts[1:])
-        buffers.row_starts[: requests + 1].copy_(new_starts.pin_memory(), non_blocking=True)
-        dropped = (lengths - kept).to(torch.int32).pin_memory().to(self.device, non_blocking=True)
-        compact(
+        requests, starts = common.num_reqs, common.query_start_loc_cpu
+        lengths = (starts[1 : requests + 1] - starts[:requests]).numpy()
+        new_starts = chain_starts(lengths, step.requests, self.tree.batch.max_depth)
+        kept = np.diff(new_starts)
+        row_starts = self._upload(new_starts)
+        order = compact(
             self.tree,
-            [hidden],
+            [kwargs["target_hidden_states"]],
             kwargs["target_positions"],
             common.query_start_loc[: requests + 1],
             kwargs["num_rejected_tokens_gpu"],
-            step.requests,
-            int(kept.max()),
-            buffers,
+            step,
+            new_starts,
+            row_starts,
+            self._addresses,
         )
         rows = int(new_starts[-1])
         view = replace(
             common,
-            query_start_loc=buffers.row_starts[: requests + 1],
-            query_start_loc_cpu=new_starts,
+            query_start_loc=row_starts,
+            query_start_loc_cpu=torch.from_numpy(new_starts),
             num_actual_tokens=rows,
             max_query_len=int(kept.max()),
-            seq_lens=common.seq_lens[:requests] - dropped,
+            seq_lens=common.seq_lens[:requests] - self._upload(lengths.astype(np.int32) - kept),
         )
         return kwargs | {
             "target_token_ids": kwargs["target_token_ids"][:rows],
-            "target_positions": buffers.positions[:rows],
-            "target_hidden_states": buffers.hidden[:rows],
+            "target_positions": order.positions,
+            "target_hidden_states": order.hidden,
             "common_attn_metadata": view,
-            "num_rejected_tokens_gpu": buffers.rejected[:requests],
+            "num_rejected_tokens_gpu": order.rejected,
         }
+
+    def _upload(self, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values).pin_memory().to(self.device, non_blocking=True)
 
     def _greedy_sample(self, hidden_states: Tensor) -> Tensor:
         """[B * K] ids of the greedy chain, as the parent; beside it the trees."""
@@ -180,8 +177,8 @@ class DDTreeProposer(DFlashProposer):
         logits = self.model.compute_logits(hidden_states).view(requests, horizon, -1)
         proposed = Tree(**{name: x[:requests] for name, x in self._proposed.tensors().items()}, horizon=horizon)
         table = Table(self._table.logprobs[:requests], self._table.ids[:requests], self._table.lse[:requests])
-        draft_table(logits, budget, out=table)
+        draft_table(logits, self.tree.nodes, out=table)
         best_first(table, self.tree.budgets[:requests], self.settings.spine, self._bonus, out=proposed)
         scatter(self.tree, proposed, self._batch_rows[:requests])
-        self.node_tokens[:requests] = proposed.tokens[:, 1:]
+        self._nodes = proposed.tokens[:, 1 : 1 + budget].clone()  # the runner reads them after the next drafting began
         return table.ids[:, :, 0].flatten()

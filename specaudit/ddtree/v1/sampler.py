@@ -63,7 +63,7 @@ class TreeRejectionSampler(RejectionSampler):
             cu_num_draft_tokens=metadata.cu_num_sampled_tokens,
         )
         self._every_row = True
-        processed = self.apply_logits_processors(logits.float(), sampling, rows)
+        processed = self.apply_logits_processors(logits.to(torch.float32, copy=True), sampling, rows)
         self._every_row = False
         greedy = processed.argmax(-1).int()
         if sampling.all_greedy:

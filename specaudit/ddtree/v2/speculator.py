@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.worker.gpu.spec_decode.dflash.speculator import DFlashSpeculator
-from vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils import get_eagle3_aux_layers_from_config
 
 from ..engine.commit import Commit
 from ..engine.context import attach
-from ..engine.rows import CompactBuffers, compact, prepare, scatter, write_chains
+from ..engine.rows import Addresses, chain_starts, compact, prepare, scatter, write_chains
 from ..engine.settings import Settings, read
 from ..engine.state import CHAIN, TREE, TreeState
 from ..kernels import best_first, draft_table
@@ -43,22 +42,20 @@ class DDTreeSpeculator(DFlashSpeculator):
         chain_config.speculative_config.num_speculative_tokens_per_batch_size = None
         super().__init__(chain_config, device)
         self.settings: Settings = settings
-        self.tree = TreeState(settings, self.max_num_reqs, self.max_num_tokens, device)
+        self.tree = TreeState(settings, self.max_num_reqs, device)
         self.commit: Commit | None = None
         # The parent's draft_tokens stays [S, K]; the engine gets these.
         self.node_tokens = torch.zeros(
             self.max_num_reqs, vllm_config.num_speculative_tokens, dtype=torch.int64, device=device
         )
-        self._proposed = Tree.empty(self.max_num_reqs, settings.budget, settings.horizon, device, torch.int64)
-        self._table = Table.empty(self.max_num_reqs, settings.horizon, settings.budget, device)
+        self._proposed = Tree.empty(self.max_num_reqs, self.tree.nodes, settings.horizon, device, torch.int64)
+        self._table = Table.empty(self.max_num_reqs, settings.horizon, self.tree.nodes, device)
         self._draft_budgets = torch.zeros(self.max_num_reqs, dtype=torch.int32, device=device)
         self._draw_trees = True
         # Attributes, not a dict: the engine's memory profiling finds and drops graph managers by looking at attributes.
         self.tree_graphs: Any = None
         self.chain_graphs: Any = None
-        layers = len(get_eagle3_aux_layers_from_config(chain_config.speculative_config) or ())
-        width = layers * vllm_config.model_config.get_hidden_size()
-        self._compact = CompactBuffers(self.max_num_reqs, self.max_num_tokens, width, self.dtype, device)
+        self._addresses = Addresses()
         bonus = settings.depth_bonus
         self._bonus = torch.full((settings.horizon,), bonus, device=device) if bonus else None
 
@@ -151,32 +148,27 @@ class DDTreeSpeculator(DFlashSpeculator):
         step = self.tree.step
         assert step is not None
         attention, slots, last_hidden, aux, num_sampled, num_rejected, *rest = args
-        requests, buffers = input_batch.num_reqs, self._compact
-        scheduled = np.array(input_batch.num_scheduled_tokens, copy=True)
-        np.minimum(scheduled[: step.requests], 1 + self.tree.batch.max_depth, out=scheduled[: step.requests])
-        starts = np.zeros(requests + 1, dtype=np.int32)
-        np.cumsum(scheduled, out=starts[1:])
-        row_starts = async_tensor_h2d(starts, out=buffers.row_starts[: requests + 1])
-        compact(
+        starts = chain_starts(input_batch.num_scheduled_tokens, step.requests, self.tree.batch.max_depth)
+        row_starts = async_tensor_h2d(starts, device=self.device)
+        order = compact(
             self.tree,
             aux,
             input_batch.positions,
-            input_batch.query_start_loc[: requests + 1],
+            input_batch.query_start_loc,
             num_rejected,
-            step.requests,
-            int(scheduled.max()),
-            buffers,
+            step,
+            starts,
+            row_starts,
+            self._addresses,
         )
-        tokens = int(starts[-1])
         view = replace(
             input_batch,
-            num_tokens=tokens,
-            num_scheduled_tokens=scheduled,
+            num_tokens=int(starts[-1]),
+            num_scheduled_tokens=np.diff(starts),
             query_start_loc=row_starts,
-            positions=buffers.positions[:tokens],
+            positions=order.positions,
         )
-        hidden = [buffers.hidden[:tokens]]
-        return view, (attention, slots, last_hidden, hidden, num_sampled, buffers.rejected, *rest)
+        return view, (attention, slots, last_hidden, [order.hidden], num_sampled, order.rejected, *rest)
 
     def sample_draft(
         self, hidden_states: Tensor, sample_src_positions: Tensor, idx_mapping: Tensor, *args: Any, **kwargs: Any
@@ -192,8 +184,8 @@ class DDTreeSpeculator(DFlashSpeculator):
         slots = idx_mapping[::horizon].contiguous()  # one per request; -1 for padding
         budgets = self._draft_budgets[:requests]
         torch.index_select(self.tree.budgets, 0, slots.clamp(min=0), out=budgets)
-        draft_table(logits, budget, out=table)
+        draft_table(logits, self.tree.nodes, out=table)
         best_first(table, budgets, self.settings.spine, self._bonus, out=proposed)
         scatter(self.tree, proposed, slots)
-        self.node_tokens[:requests, :budget] = proposed.tokens[:, 1:]
+        self.node_tokens[:requests, :budget] = proposed.tokens[:, 1 : 1 + budget]
         return table.ids[:, :, 0].flatten()
