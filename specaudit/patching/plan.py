@@ -16,6 +16,7 @@ from specaudit.patching.workspace import Workspace, overlay
 from specaudit.snapshot import Snapshot
 
 _DEFECTIVE = ("present", "partial")
+_RIGHT = ("fixed", "not-applicable")
 
 
 def plan(
@@ -37,11 +38,7 @@ def plan(
     """
     standing, known = standing or {}, known or {recipe.name: recipe for recipe in recipes}
     ordered = _ordered(recipes, known)
-    notes = [
-        f"{recipe.name} is planned too: {_needing(recipe, ordered)} needs it"
-        for recipe in ordered
-        if recipe not in recipes and recipe.name not in standing
-    ]
+    notes: list[str] = []
     steps: list[Step] = []
     already: list[str] = []
     current = snapshot
@@ -50,13 +47,26 @@ def plan(
             _same_version(recipe, standing[recipe.name])
             already.append(recipe.name)
             continue
-        step = _step(recipe, Index(current))
+        index = Index(current)
+        if recipe not in recipes and (satisfied := _satisfied(recipe, index)):
+            notes.append(f"{recipe.name}, which {_needing(recipe, ordered)} needs, is not: {satisfied}")
+            continue
+        if recipe not in recipes:
+            notes.append(f"{recipe.name} is planned too: {_needing(recipe, ordered)} needs it")
+        step = _step(recipe, index)
         steps.append(step)
         current = overlay(current, {change.path: change.after for change in step.changes})
     made = Plan(snapshot.engine.name, snapshot.engine.version, snapshot.engine.digest, tuple(steps), tuple(already))
     foreign = sorted(set(made.paths) & {*snapshot.engine.modified, *snapshot.engine.missing})
     notes += [f"{path} is not as its wheel shipped it: the change is made on top" for path in foreign]
     return Plan(made.engine, made.version, made.digest, made.steps, made.already, tuple(notes))
+
+
+def _satisfied(recipe: Recipe, index: Index) -> str:
+    """Why a recipe that another one requires has nothing to do here: all it repairs is right; else nothing."""
+    found = findings(index, recipe.repairs)
+    right = bool(found) and all(finding.status in _RIGHT for finding in found.values())
+    return _nothing(found, recipe.repairs) if right else ""
 
 
 def _step(recipe: Recipe, index: Index) -> Step:

@@ -73,6 +73,20 @@ def test_the_switch_is_the_last_file_to_be_replaced(plans: Planned) -> None:
 def test_trees_on_v1_come_with_the_layer_ids_that_they_need(plans: Planned) -> None:
     _, made = plans("0.20.1", DDTreeV1)
     assert [step.recipe for step in made.steps] == ["dflash-layer-ids", "ddtree-v1"]
+    assert "dflash-layer-ids is planned too: ddtree-v1 needs it" in made.notes
+
+
+def test_trees_on_v1_go_without_a_repair_that_was_made_by_hand(release: Release) -> None:
+    snapshot = of_folder(release("0.20.1"), "vllm", "0.20.1")
+    known = recipes()
+    ids = plan(snapshot, [known["dflash-layer-ids"]])
+    repaired = overlay(snapshot, {change.path: change.after for change in ids.total})
+    made = plan(repaired, [known["ddtree-v1"]], known=known)
+    assert [step.recipe for step in made.steps] == ["ddtree-v1"]
+    (note,) = (note for note in made.notes if "dflash-layer-ids" in note)
+    assert note.startswith("dflash-layer-ids, which ddtree-v1 needs, is not: nothing to repair: dflash-target-layer")
+    with pytest.raises(RecipeRefused, match="nothing to repair"):  # asked for by name, it is still refused
+        plan(repaired, [known["dflash-layer-ids"], known["ddtree-v1"]], known=known)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +95,7 @@ def test_trees_on_v1_come_with_the_layer_ids_that_they_need(plans: Planned) -> N
         ("0.20.1", DDTree(), "has no DFlashSpeculator.__init__"),
         ("0.24.0", DDTree(), "DraftModelSpeculator.sample_draft takes"),
         ("0.31.0", DDTree(), "has no DraftModelSpeculator.compute_draft_logits"),
+        ("0.26.0", DDTreeV1(), "SpecDecodeBaseProposer.propose takes"),
         ("0.33.0", DDTreeV1(), "SpecDecodeBaseProposer.propose takes"),
     ],
 )

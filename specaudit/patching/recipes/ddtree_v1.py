@@ -60,7 +60,7 @@ class DDTreeV1(Recipe):
         "budget is the number of tree nodes (1 to 127).",
         "Static per engine: trees when --max-num-seqs is at most max_batch, else the stock chain.",
         "Needs asynchronous scheduling, which is the default.",
-        "Compiled for sm_80, sm_90, sm_100 and sm_120. Not run anywhere yet, and therefore not listed.",
+        "Experimental. Compiled for sm_80, sm_90, sm_100 and sm_120, and not yet run on any of them.",
     )
 
     def write(self, work: Workspace, present: frozenset[str]) -> None:

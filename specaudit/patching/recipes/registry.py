@@ -12,6 +12,7 @@ from specaudit.patching.recipes.base import Recipe
 def recipes() -> dict[str, Recipe]:
     """Every recipe, in the order in which they are listed."""
     from specaudit.patching.recipes.ddtree import DDTree
+    from specaudit.patching.recipes.ddtree_v1 import DDTreeV1
     from specaudit.patching.recipes.dflash_block_drop import DFlashBlockDrop
     from specaudit.patching.recipes.dflash_layer_ids import DFlashLayerIds
     from specaudit.patching.recipes.gdn_state_index import GdnStateIndex
@@ -27,6 +28,7 @@ def recipes() -> dict[str, Recipe]:
         HybridMambaMargin(),
         GdnStateIndex(),
         DDTree(),
+        DDTreeV1(),
     ]
     return {recipe.name: recipe for recipe in made}
 
