@@ -259,6 +259,7 @@ class Index:
         self._failures: dict[str, Failure] = {}
         self._lines: dict[str, list[str]] = {}
         self._functions: dict[tuple[str, str], libcst.FunctionDef] = {}
+        self._bytes: dict[str, bytes] = {}
 
     @cached_property
     def paths(self) -> tuple[str, ...]:
@@ -270,10 +271,26 @@ class Index:
         """Files that could not be read or parsed so far, each with its reason."""
         return tuple(self._failures[path] for path in sorted(self._failures))
 
+    def failed(self, failures: Iterable[Failure]) -> None:
+        """Notes what could not be read elsewhere, in another process."""
+        for failure in failures:
+            self._failures.setdefault(failure.path, failure)
+
+    def read(self, path: str) -> bytes:
+        """A file's bytes, kept: they are searched many times, and a snapshot hashes what it reads.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        known = self._bytes.get(path)
+        if known is None:
+            known = self._bytes[path] = self.snapshot.read(path)
+        return known
+
     def source(self, path: str) -> str:
         """The text as ``ast`` would decode it; ``""`` (and an entry in ``failures``) when it cannot be decoded."""
         try:
-            return decode(self.snapshot.read(path))
+            return decode(self.read(path))
         except (OSError, SyntaxError, UnicodeDecodeError) as bad:
             self._failures[path] = Failure(path, f"cannot be read as Python text: {bad}")
             return ""
@@ -303,14 +320,14 @@ class Index:
     def mentioning(self, needle: bytes, paths: Iterable[str] | None = None) -> Iterator[str]:
         """Paths whose bytes contain ``needle``: the cheap, sound first cut for "who mentions this name at all"."""
         for path in self.paths if paths is None else paths:
-            if needle in self.snapshot.read(path):
+            if needle in self.read(path):
                 yield path
 
     def mentioning_any(self, needles: Iterable[bytes], paths: Iterable[str] | None = None) -> Iterator[str]:
         """Paths whose bytes contain one of ``needles``."""
         wanted = tuple(needles)
         for path in self.paths if paths is None else paths:
-            data = self.snapshot.read(path)
+            data = self.read(path)
             if any(needle in data for needle in wanted):
                 yield path
 

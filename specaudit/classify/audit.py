@@ -1,19 +1,21 @@
 """Index -> Audit: everything that classification says about one engine, and the paths of one configuration.
 
-Depends on the engine's files alone, so that its result can be cached under their digest. Verifiers are found in a
-second process meanwhile: neither half needs the other's result before the end.
+Depends on the engine's files alone, so that its result can be cached under their digest. What single files say of
+acceptance, and what attention kernels do, needs nothing else: other processes share in that work.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property, partial
 
-from specaudit.classify.beside import beside
+from specaudit.classify.beside import shared
 from specaudit.classify.code import Code
 from specaudit.classify.deciding import Request
+from specaudit.classify.facts import Facts, Made
 from specaudit.classify.methods import Methods
 from specaudit.classify.options import Options
 from specaudit.classify.paths import Tracer
@@ -21,14 +23,13 @@ from specaudit.classify.proposers import Proposers
 from specaudit.classify.refusals import Refusals
 from specaudit.classify.runners import RunnerChoice
 from specaudit.classify.symbolic import Reader
-from specaudit.classify.treeverdict import tree_verdict
-from specaudit.classify.verifiers import verifiers as find_verifiers
-from specaudit.classify.verifiers import with_runners
+from specaudit.classify.treeverdict import attention, tree_verdict
+from specaudit.classify.verifiers import Verifiers, with_runners
 from specaudit.engines import ENGINES
 from specaudit.engines.base import Engine
 from specaudit.errors import ConfigurationError
 from specaudit.index import Index
-from specaudit.model import Audit, Failure, Path, Runner, Verifier
+from specaudit.model import Audit, Failure, Path, Runner, TreePart, Verifier
 
 
 class Reading:
@@ -66,11 +67,20 @@ def engine_of(index: Index) -> Engine:
 def audit(index: Index) -> Audit:
     """Classifies one engine."""
     engine = engine_of(index)
-    with _no_collections(), beside(partial(_verified, index, engine)) as result:
+    facts = Facts(index)
+    pieces: list[Callable[[], Made | Masking]] = [partial(_masking, index, engine), *facts.pieces()]
+    with _no_collections(), shared(pieces) as results:
         reading = Reading(index, engine)
         runners = reading.runners
-        found, failures = result()
-        verifiers = with_runners(found, runners)
+        masking = None
+        for made in results():
+            if isinstance(made, Made):
+                facts.take(made)
+            else:
+                masking = made.part
+                index.failed(made.failures)
+    with _no_collections():
+        verifiers = with_runners(Verifiers(reading.reader, facts.all()).all(), runners)
         options = Options(reading.reader, reading.methods, reading.choice, reading.proposers, verifiers)
         tracer = reading.tracer(verifiers)
         whole = engine.config.whole
@@ -79,18 +89,23 @@ def audit(index: Index) -> Audit:
             runners=runners,
             proposers=tuple(f.proposer for f in reading.proposers.found),
             verifiers=verifiers,
-            tree=tree_verdict(reading.reader, reading.proposers, verifiers),
+            tree=tree_verdict(reading.reader, reading.proposers, verifiers, masking),
             options=options.of(runners) if whole else (),
             paths=tuple(paths),
-            errors=tuple(dict.fromkeys((*failures, *index.failures))),
+            errors=index.failures,
         )
 
 
-def _verified(index: Index, engine: Engine) -> tuple[tuple[Verifier, ...], tuple[Failure, ...]]:
-    """The verifiers, and the files that could not be read for them."""
-    found = find_verifiers(index, engine)
-    index.snapshot.cache.flush()  # this may be a process of its own, which ends now
-    return found, index.failures
+@dataclass(frozen=True, slots=True)
+class Masking:
+    """What the target's attention does about trees, and the files that could not be read on the way to it."""
+
+    part: TreePart
+    failures: tuple[Failure, ...]
+
+
+def _masking(index: Index, engine: Engine) -> Masking:
+    return Masking(attention(Reader(Code(index, engine.package), engine)), index.failures)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class Building:
 
     def _kernels(self) -> Iterator[tuple[Symbol, int]]:
         for path in self.index.mentioning(b".jit"):
-            if _CHASE.search(self.index.snapshot.read(path)) is None:
+            if _CHASE.search(self.index.read(path)) is None:
                 continue
             for definition in self.index.outline(path).definitions:
                 if any(d.partition("(")[0].endswith("jit") for d in definition.decorators):
@@ -75,7 +75,7 @@ class Building:
         """Called for what they write: an operator whose result is used makes no links in place. One that is handed
         numbers drawn at random accepts along links that exist.
         """
-        near = [path for path in self.index.paths if _links_near(self.index.snapshot.read(path))]
+        near = [path for path in self.index.paths if _links_near(self.index.read(path))]
         if not near:
             return
         callers = Callers(self.code)

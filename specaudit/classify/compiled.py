@@ -163,7 +163,7 @@ class Operators:
                     yield operator, any(self._of_target(function, text) for text in given)
 
     def _names_links(self, path: str) -> bool:
-        data = self.callers.mentions.data(path)
+        data = self.index.read(path)
         return sum(word.encode() in data for word in LINKS) >= 2
 
     def _called(self, path: str, call: Call) -> list[str]:

@@ -4,8 +4,9 @@ hash.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -17,7 +18,7 @@ from specaudit.classify.machine import Machine
 from specaudit.classify.oracle import discover, tests_drafts
 from specaudit.classify.terms import Terms
 from specaudit.index import Index
-from specaudit.model import Walk
+from specaudit.model import Failure, Walk
 
 FACTS_VERSION = 2
 
@@ -69,25 +70,62 @@ class FunctionFacts:
         return tuple(dict.fromkeys(name for walk in self.walks for name in walk.draws))
 
 
+_FACTS = tuple[FunctionFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What one file accepts, encoded as it is cached, and the files that could not be read on the way to it."""
+
+    path: str
+    facts: bytes
+    failures: tuple[Failure, ...]
+
+
+class Facts:
+    """What the functions of every file accept: known from the cache, or still to be made, file by file."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self._known: dict[str, tuple[FunctionFacts, ...]] = {}
+        self._lacking: list[str] = []
+        for path in index.paths:
+            if slices.worth_reading(index.read(path)):
+                stored = recall(index.snapshot.cache, "walks", self._key(path), FACTS_VERSION, _FACTS)
+                if stored is None:
+                    self._lacking.append(path)
+                else:
+                    self._known[path] = stored
+
+    def pieces(self) -> list[Callable[[], Made]]:
+        """The work that is still to be done, one piece for each file, the longest first."""
+        lacking = sorted(self._lacking, key=lambda path: slices.effort(self.index.read(path)), reverse=True)
+        return [partial(self._make, path) for path in lacking]
+
+    def _make(self, path: str) -> Made:
+        found = msgspec.msgpack.encode(analyse(self.index.source(path)))
+        return Made(path, found, self.index.failures)
+
+    def take(self, made: Made) -> None:
+        """Keeps the result of one piece, which may have been made in another process."""
+        self._known[made.path] = msgspec.msgpack.decode(made.facts, type=_FACTS)
+        self.index.snapshot.cache.put("walks", self._key(made.path), FACTS_VERSION, made.facts)
+        self.index.failed(made.failures)
+
+    def _key(self, path: str) -> str:
+        return self.index.snapshot.files[path].sha256
+
+    def all(self) -> dict[str, tuple[FunctionFacts, ...]]:
+        """By path; files in which nothing accepts are left out."""
+        return {path: self._known[path] for path in self.index.paths if self._known.get(path)}
+
+
 def facts_of(index: Index) -> dict[str, tuple[FunctionFacts, ...]]:
     """What the functions of every file accept, by path; files in which nothing does are left out."""
-    out: dict[str, tuple[FunctionFacts, ...]] = {}
-    for path in index.paths:
-        if slices.worth_reading(index.snapshot.read(path)):
-            found = _cached(index, path)
-            if found:
-                out[path] = found
-    return out
-
-
-def _cached(index: Index, path: str) -> tuple[FunctionFacts, ...]:
-    cache, key = index.snapshot.cache, index.snapshot.files[path].sha256
-    stored = recall(cache, "walks", key, FACTS_VERSION, tuple[FunctionFacts, ...])
-    if stored is not None:
-        return stored
-    found = analyse(index.source(path))
-    cache.put("walks", key, FACTS_VERSION, msgspec.msgpack.encode(found))
-    return found
+    facts = Facts(index)
+    for piece in facts.pieces():
+        facts.take(piece())
+    return facts.all()
 
 
 def analyse(source: str) -> tuple[FunctionFacts, ...]:

@@ -33,16 +33,14 @@ class Mentions:
     """Which files hold a name, by their bytes."""
 
     def __init__(self, code: Code) -> None:
-        self._bytes = {path: code.index.snapshot.read(path) for path in code.index.paths}
+        self.index = code.index
+        self._found: dict[str, list[str]] = {}
 
     def of(self, name: str) -> list[str]:
         """Paths whose bytes hold that name."""
-        needle = name.encode()
-        return [path for path, data in self._bytes.items() if needle in data]
-
-    def data(self, path: str) -> bytes:
-        """The bytes of one file."""
-        return self._bytes[path]
+        if name not in self._found:
+            self._found[name] = list(self.index.mentioning(name.encode()))
+        return self._found[name]
 
 
 class Holders:

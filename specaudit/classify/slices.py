@@ -73,6 +73,11 @@ def worth_reading(data: bytes) -> bool:
     return (b".load(" in data and b"jit" in data) or any(needle.encode() in data for needle in (*PREFIXES, *ELEMENTS))
 
 
+def effort(data: bytes) -> int:
+    """How long a file will take, roughly: kernels are run, and run for longer the more they load."""
+    return len(data) + 2_000 * data.count(b".load(")
+
+
 def functions(source: str) -> tuple[Slice, ...]:
     """Every function of a file, methods and nested ones included, cut out by indentation."""
     found = list(_DEFINITION.finditer(source))

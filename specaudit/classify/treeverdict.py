@@ -10,9 +10,16 @@ from specaudit.classify.symbolic import Reader
 from specaudit.model import Evidence, NotLooked, TreePart, TreeVerdict, Verifier
 
 
-def tree_verdict(reader: Reader, proposers: Proposers, verifiers: Iterable[Verifier]) -> TreeVerdict:
-    """The three answers, each with evidence or with the record of the search."""
-    return TreeVerdict(_drafting(reader, proposers), _attention(reader), _verification(reader, tuple(verifiers)))
+def tree_verdict(
+    reader: Reader, proposers: Proposers, verifiers: Iterable[Verifier], attending: TreePart | None = None
+) -> TreeVerdict:
+    """The three answers, each with evidence or with the record of the search.
+
+    Args:
+        attending: the answer of :func:`attention`, where it is known already.
+    """
+    masking = attention(reader) if attending is None else attending
+    return TreeVerdict(_drafting(reader, proposers), masking, _verification(reader, tuple(verifiers)))
 
 
 def _drafting(reader: Reader, proposers: Proposers) -> TreePart:
@@ -58,7 +65,8 @@ def _configured(reader: Reader) -> tuple[Evidence, ...]:
     )
 
 
-def _attention(reader: Reader) -> TreePart:
+def attention(reader: Reader) -> TreePart:
+    """Whether the target's attention masks the tokens of one step, and who says how. Needs the source alone."""
     index = reader.code.index
     masks = Masks(reader.code, reader.engine)
     applied = tuple(dict.fromkeys(index.evidence(p.path, p.line) for p in masks.pairings))

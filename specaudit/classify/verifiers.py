@@ -7,7 +7,7 @@ because of its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from specaudit.classify import draws
@@ -36,7 +36,7 @@ def verifiers(index: Index, engine: Engine) -> tuple[Verifier, ...]:
         index: its source.
         engine: its anchors, of which the runners and the names of settings are used.
     """
-    return Verifiers(index, engine).all()
+    return Verifiers(Reader(Code(index, engine.package), engine), facts_of(index)).all()
 
 
 def with_runners(found: Iterable[Verifier], runners: Iterable[Runner]) -> tuple[Verifier, ...]:
@@ -52,14 +52,15 @@ def with_runners(found: Iterable[Verifier], runners: Iterable[Runner]) -> tuple[
 
 
 class Verifiers:
-    """The parts of one engine's verification, read once."""
+    """The parts of one engine's verification, read once; ``facts`` are those of every file, by path."""
 
-    def __init__(self, index: Index, engine: Engine) -> None:
-        self.index = index
-        self.code = Code(index, engine.package)
+    def __init__(self, reader: Reader, facts: Mapping[str, tuple[FunctionFacts, ...]]) -> None:
+        self.code: Code = reader.code
+        self.index = self.code.index
+        self.facts = facts
         self.callers = Callers(self.code)
-        self.roles = Roles(self.callers, engine.runners)
-        self.entries = Entries(index, self.roles, Selection(Reader(self.code, engine), self.roles))
+        self.roles = Roles(self.callers, reader.engine.runners)
+        self.entries = Entries(self.index, self.roles, Selection(reader, self.roles))
         self.launches = Launches(self.callers)
         self.operators = Operators(self.callers)
         found = list(self._accepting())
@@ -86,7 +87,7 @@ class Verifiers:
     # --- what accepts
 
     def _accepting(self) -> Iterator[Accepting]:
-        for path, functions in facts_of(self.index).items():
+        for path, functions in self.facts.items():
             for known in functions:
                 symbol = self.code.definition(path, known.qualname)
                 if symbol is not None:

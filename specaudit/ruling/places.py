@@ -100,7 +100,7 @@ class Ground:
         known = self._bytes.get(path)
         if known is None:
             try:
-                known = self.index.snapshot.read(path)
+                known = self.index.read(path)
             except OSError:
                 self.index.source(path)
                 known = b""
