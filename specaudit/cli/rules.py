@@ -47,7 +47,7 @@ def show(
 
     book = rulebook(rules or ())
     found = book.rule(rule)
-    text = next(data.decode() for name, data, _ in book.documents if name == found.name)
+    text = next(data.decode() for name, data, _ in book.documents if name == found.name and isinstance(data, bytes))
     show_lines(
         [*_manual(found), ("", None), (found.name, "bold underline"), *((line, None) for line in text.splitlines())]
     )
@@ -97,22 +97,17 @@ def try_rules(
     from specaudit.cache import Cache
     from specaudit.cache import folder as cache_folder
     from specaudit.console import note, show_lines
-    from specaudit.ruling.document import DocumentError
-    from specaudit.ruling.store import rulebook, single
+    from specaudit.ruling.store import Rulebook, rulebook
     from specaudit.ruling.trials import examples, mutations
 
     book = rulebook((folder,), packaged=False) if folder is not None else rulebook()
-    rules: list[Rule] = []
-    wrong = 0
-    for document in book.documents:
-        try:
-            rules.append(single(document))
-        except DocumentError as bad:
-            wrong += 1
-            note(f"{bad.message} {bad.hint}")
+    rules, wrong = book.read()
+    for bad in wrong:
+        note(f"{bad.message} {bad.hint}")
+    good = Rulebook(tuple(document for document in book.documents if document[0] in {rule.name for rule in rules}))
     trials: list[Trial] = []
     with Cache(cache_folder()) as cache, ExitStack() as stack:
-        trees = [_index(spec, book, cache, stack) for spec in tree or ()]
+        trees = [_index(spec, good, cache, stack) for spec in tree or ()]
         for rule in rules:
             trials += examples(rule)
             trials += mutations(rule, trees) if trees else ()
@@ -122,9 +117,8 @@ def try_rules(
         (f"{t.outcome:<8} {t.rule}: {t.what}{f': {t.reason}' if t.reason else ''}", style[t.outcome]) for t in shown
     )
     counts = [f"{sum(t.outcome == word for t in trials)} {word}" for word in ("passed", "failed", "skipped")]
-    show_lines(
-        [(f"{len(rules)} rules: {', '.join(counts)}" + (f"; {wrong} documents are wrong" if wrong else ""), "bold")]
-    )
+    broken = f"; wrong documents: {len(wrong)}" if wrong else ""
+    show_lines([(f"{len(rules)} rules: {', '.join(counts)}{broken}", "bold")])
     failed = any(trial.outcome == "failed" for trial in trials)
     raise typer.Exit(Exit.ERROR if wrong else Exit.FINDINGS if failed else Exit.CLEAN)
 

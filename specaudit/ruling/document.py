@@ -7,6 +7,7 @@ most ``MAX_DEPTH`` deep, and no aliases at all, so that nothing can expand.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from specaudit.errors import ConfigurationError
 MAX_BYTES = 64 * 1024
 MAX_NODES = 5_000
 MAX_DEPTH = 40
+#: Of a value that a message quotes: a link into somebody's secrets must not print them.
+MAX_QUOTED = 60
 LEARN = "Correct that line; `specaudit rules show ID` prints rules to learn from."
 
 
@@ -66,7 +69,7 @@ class Node:
             raise self.wrong(f"expected a mapping with {_either(known)}, found {self.kind}")
         for key, node in self.value.items():
             if key not in known:
-                raise node.wrong(f"unknown key {key!r}; known here: {', '.join(known)}")
+                raise node.wrong(f"unknown key {key[:MAX_QUOTED]!r}{_near(key, known)}; known here: {', '.join(known)}")
         for key in needed:
             if key not in self.value:
                 raise self.wrong(f"the key {key!r} is missing")
@@ -82,6 +85,19 @@ class Node:
         """The text behind this node, never blank."""
         if not isinstance(self.value, str) or not self.value.strip():
             raise self.wrong(f"expected {what} (text), found {self.kind}")
+        return self.value
+
+    def line_of(self, what: str, limit: int = 200) -> str:
+        """Text of one line, at most ``limit`` characters."""
+        text = self.text(what).strip()
+        if "\n" in text or len(text) > limit:
+            raise self.wrong(f"expected {what} of one line and at most {limit} characters")
+        return text
+
+    def flag(self) -> bool:
+        """True or false."""
+        if not isinstance(self.value, bool):
+            raise self.wrong(f"expected true or false, found {self.kind}")
         return self.value
 
     def texts(self, what: str) -> tuple[str, ...]:
@@ -103,7 +119,17 @@ class Node:
             return "a mapping"
         if isinstance(self.value, tuple):
             return "a list" if self.value else "an empty list"
-        return "nothing" if self.value is None else repr(self.value)
+        if self.value is None:
+            return "nothing"
+        said = repr(self.value)
+        return said if len(said) <= MAX_QUOTED else f"{said[:MAX_QUOTED]} …"
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(word, known, 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _either(known: Sequence[str]) -> str:
@@ -135,7 +161,9 @@ def parse(text: str, name: str) -> Node:
         line = bad.problem_mark.line + 1 if bad.problem_mark else 1
         raise DocumentError(f"{name}:{line}", f"no valid YAML: {bad.problem or bad.context}") from bad
     except yaml.YAMLError as bad:
-        raise DocumentError(f"{name}:1", f"no valid YAML: {str(bad).splitlines()[0]}") from bad
+        # The reader's errors name a place in the text, or in its bytes where the text is not ASCII: near enough.
+        line = text[: getattr(bad, "position", None) or 0].count("\n") + 1
+        raise DocumentError(f"{name}:{line}", f"no valid YAML: {str(bad).splitlines()[0]}") from bad
 
 
 class _Reader:
@@ -207,10 +235,15 @@ class _Reader:
     def scalar(self, event: Any) -> str | int | bool | None:
         if event.tag is not None and event.tag != "!":
             raise self.wrong(event, f"the tag {event.tag} is not accepted; rules are plain data")
+        if _CONTROL.search(event.value):
+            raise self.wrong(event, "the value holds a control character, or one that turns the direction of writing")
         if not event.implicit[0]:  # quoted or a block: text
             return str(event.value)
         return _PLAIN.get(event.value, int(event.value) if _integer(event.value) else str(event.value))
 
+
+#: What could write on a terminal, or show a reader other text than the program reads.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 #: Plain scalars that are no text. Fewer than YAML 1.1 has: `on`, `no` and dates stay text.
 _PLAIN: dict[str, bool | None] = {"true": True, "false": False, "null": None, "~": None, "": None}

@@ -196,7 +196,7 @@ class Edit:
 
     shape: Shape
     text: str
-    at: Subject | None = None
+    at: Subject
     first: bool = False
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Literal, cast, get_args
 
+from specaudit.engines import ENGINES
 from specaudit.model import Condition, Severity, Status
 from specaudit.ruling.document import Node, parse
 from specaudit.ruling.rule import (
@@ -48,7 +49,15 @@ _NEEDED = ("id", "title", "severity", "methods", "runners", "symptom", "cause", 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME = re.compile(r"[\w*]+(\.[\w*]+)*")
 _GLOB = re.compile(r"[\w.*?/-]+")
-_PARTS = ("drafting", "attention", "verification")
+_METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,79}")
+_ADDRESS = re.compile(r"https?://[^\s\"<>\\^`{|}\x00-\x20\x7f-\U0010ffff]+")
+_VERDICTS: Mapping[str, tuple[str, ...]] = {
+    "drafting": ("none", "static", "dynamic"),
+    "attention": ("none", "dead", "static", "per-request"),
+    "verification": ("none", "tree-walk"),
+}
+_PARTS = tuple(_VERDICTS)
+_OPERATIONS = ("==", "!=", "in", "not in", "<", "<=", ">", ">=", "is set", "is not set")
 
 
 def read_rule(text: str, name: str, source: Literal["packaged", "user"] = "packaged") -> Rule:
@@ -67,10 +76,10 @@ def read_rule(text: str, name: str, source: Literal["packaged", "user"] = "packa
     subject = _subject(keys["subject"]) if "subject" in keys else None
     rule = Rule(
         id=_id(keys["id"]),
-        title=keys["title"].text("a title"),
+        title=keys["title"].line_of("a title"),
         severity=cast(Severity, keys["severity"].choice(get_args(Severity))),
-        engine=_text(keys, "engine") or "vllm",
-        methods=keys["methods"].texts("a method"),
+        engine=keys["engine"].choice(tuple(ENGINES)) if "engine" in keys else next(iter(ENGINES)),
+        methods=_methods(keys["methods"]),
         runners=_runners(keys["runners"]),
         symptom=keys["symptom"].text("the symptom in a user's words").strip(),
         cause=keys["cause"].text("the cause").strip(),
@@ -87,7 +96,7 @@ def read_rule(text: str, name: str, source: Literal["packaged", "user"] = "packa
         reach=tuple(_condition(node) for node in keys["reach"].items("conditions")) if "reach" in keys else (),
         notes=_text(keys, "notes").strip(),
         examples=_examples(keys["examples"], subject),
-        mutations=_mutations(keys["mutations"]) if "mutations" in keys else (),
+        mutations=_mutations(keys["mutations"], subject) if "mutations" in keys else (),
         name=name,
         source=source,
     )
@@ -113,6 +122,14 @@ def _no_default(test: Test | None, node: Node) -> None:
         raise node.wrong("there is no subject here, so each test needs its own `at`")
 
 
+def _methods(node: Node) -> tuple[str, ...]:
+    names = node.texts("a method")
+    for name in names:
+        if not _METHOD.fullmatch(name):
+            raise node.wrong(f"{name!r} is no method; write names as the engine's configuration has them, or all")
+    return names
+
+
 def _text(keys: Mapping[str, Node], key: str) -> str:
     return keys[key].text(key) if key in keys else ""
 
@@ -127,7 +144,7 @@ def _id(node: Node) -> str:
 def _references(node: Node) -> tuple[str, ...]:
     found = node.texts("an address")
     for address in found:
-        if not address.startswith(("https://", "http://")):
+        if not _ADDRESS.fullmatch(address):
             raise node.wrong(f"{address!r} is no web address")
     return found
 
@@ -152,9 +169,31 @@ def _remedy(node: Node) -> Remedy:
 def _condition(node: Node) -> Condition:
     keys = node.mapping(("option", "kind", "op", "value", "text"), ("option", "kind", "op", "text"))
     kind = cast(Any, keys["kind"].choice(("env", "option", "model", "platform")))
-    op = cast(Any, keys["op"].choice(("==", "!=", "in", "not in", "<", "<=", ">", ">=", "is set", "is not set")))
-    value = str(keys["value"].value) if "value" in keys else ""
-    return Condition(keys["option"].text("an option"), kind, op, value, keys["text"].text("words"))
+    op = cast(Any, keys["op"].choice(_OPERATIONS))
+    return Condition(keys["option"].line_of("an option"), kind, op, _operand(node, op), keys["text"].line_of("words"))
+
+
+def _operand(node: Node, op: str) -> str:
+    """The value that a condition compares with, as the scan document writes it."""
+    keys = cast(Mapping[str, Node], node.value)
+    if op.startswith("is "):
+        if "value" in keys:
+            raise keys["value"].wrong(f"{op!r} takes no value")
+        return ""
+    if "value" not in keys:
+        raise node.wrong(f"{op!r} needs a value")
+    value = keys["value"]
+    if op in ("in", "not in"):
+        return ", ".join(value.texts("a value"))
+    if op in ("==", "!="):
+        if isinstance(value.value, bool):
+            return "true" if value.value else "false"
+        if isinstance(value.value, (str, int)):
+            return str(value.value)
+        raise value.wrong(f"{op!r} compares with one value, found {value.kind}")
+    if isinstance(value.value, int) and not isinstance(value.value, bool):
+        return str(value.value)
+    raise value.wrong(f"{op!r} compares with a whole number, found {value.kind}")
 
 
 # --- subjects and tests ---------------------------------------------------------------------------------------------
@@ -187,7 +226,7 @@ def _subject(node: Node) -> Subject:
         files=_globs(keys["files"]) if "files" in keys else ("**",),
         classes=_names(keys["class"], "class name") if "class" in keys else (),
         functions=_names(keys["function"], "function name") if "function" in keys else (),
-        chain="chain" in keys and keys["chain"].value is True,
+        chain="chain" in keys and keys["chain"].flag(),
         line=node.line,
     )
 
@@ -257,7 +296,12 @@ def _difference(node: Node, at: Subject | None) -> Test:
 
 def _verdict(node: Node, at: Subject | None) -> Test:
     keys = node.mapping(("part", "is"), ("part", "is"))
-    return Verdict(keys["part"].choice(_PARTS), keys["is"].texts("a verdict"))
+    part = keys["part"].choice(_PARTS)
+    words = keys["is"].texts("a verdict")
+    for word in words:
+        if word not in _VERDICTS[part]:
+            raise keys["is"].wrong(f"expected one of {', '.join(_VERDICTS[part])}, found {word!r}")
+    return Verdict(part, words)
 
 
 def _exists(node: Node, at: Subject | None) -> Test:
@@ -332,7 +376,7 @@ def _example(status: Status, node: Node, subject: Subject | None) -> Example:
     files = {}
     for path, code in node.value.items():
         if path == "tree":
-            tree = {part: word.text("a verdict") for part, word in code.mapping(_PARTS, _PARTS).items()}
+            tree = {part: word.choice(_VERDICTS[part]) for part, word in code.mapping(_PARTS, _PARTS).items()}
         elif not _GLOB.fullmatch(path) or "*" in path or not path.endswith(".py"):
             raise code.wrong(f"{path!r} is no package-relative path of a .py file")
         else:
@@ -346,21 +390,25 @@ def sample_path(glob: str) -> str:
     return path if path.endswith(".py") else f"{path}.py"
 
 
-def _mutations(node: Node) -> tuple[Mutation, ...]:
-    return tuple(_mutation(item) for item in node.items("mutations"))
+def _mutations(node: Node, subject: Subject | None) -> tuple[Mutation, ...]:
+    return tuple(_mutation(item, subject) for item in node.items("mutations"))
 
 
-def _mutation(node: Node) -> Mutation:
+def _mutation(node: Node, subject: Subject | None) -> Mutation:
     keys = node.mapping(("from", "to", "edits"), ("from", "to", "edits"))
     before, after = keys["from"].choice(STATUSES), keys["to"].choice(STATUSES)
-    edits = tuple(_edit(item) for item in keys["edits"].items("edits"))
+    if before == after:
+        raise keys["to"].wrong(f"a mutation changes the status, and both are {after}")
+    edits = tuple(_edit(item, subject) for item in keys["edits"].items("edits"))
     return Mutation(cast(Status, before), cast(Status, after), edits)
 
 
-def _edit(node: Node) -> Edit:
+def _edit(node: Node, subject: Subject | None) -> Edit:
     keys = node.mapping(("at", "find", "replace", "first"), ("find", "replace"))
     text = keys["replace"].value
     if not isinstance(text, str):
         raise keys["replace"].wrong(f"expected text, found {keys['replace'].kind}")
-    at = _subject(keys["at"]) if "at" in keys else None
-    return Edit(read_shape(keys["find"]), text, at, bool(keys["first"].value) if "first" in keys else False)
+    at = _subject(keys["at"]) if "at" in keys else subject
+    if at is None:
+        raise node.wrong("there is no subject here, so each edit needs its own `at`")
+    return Edit(read_shape(keys["find"]), text, at, "first" in keys and keys["first"].flag())

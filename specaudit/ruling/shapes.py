@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from specaudit.ruling.document import Node
@@ -16,6 +17,8 @@ _RELATIONAL = ("inside", "has", "precedes", "follows")
 _KEYS = ("pattern", "kind", "regex", "nthChild", *_RELATIONAL, "not", "all", "any")
 _PATTERN_KEYS = ("context", "selector", "strictness")
 _STRICTNESS = ("cst", "smart", "ast", "relaxed", "signature")
+#: Searches inside one another: each multiplies the time by the size of a file.
+MAX_FAR = 2
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]{3,}")
 
 
@@ -28,25 +31,41 @@ def read_shape(node: Node) -> Shape:
     """
     shape = _walk(node)
     try:
-        find_all(parse(""), shape)
+        found = find_all(_probe(), shape)
     except RuntimeError as bad:
         raise node.wrong(f"ast-grep rejects the shape: {_reason(bad)}") from bad
+    if {(one.kind(), one.text()) for one in found} >= _everything():
+        raise node.wrong("the shape matches everything, so it can tell nothing")
     return shape
 
 
-def _walk(node: Node, more: tuple[str, ...] = ()) -> dict[str, Any]:
+@cache
+def _probe() -> SgNode:
+    """A little code of many kinds."""
+    return parse("def f(a, b=1):\n    return g(a)[0] + 'x'\n")
+
+
+@cache
+def _everything() -> frozenset[tuple[str, str]]:
+    return frozenset((one.kind(), one.text()) for one in find_all(_probe(), {"pattern": "$X"}))
+
+
+def _walk(node: Node, more: tuple[str, ...] = (), far: int = 0) -> dict[str, Any]:
+    """Checks one level; ``far`` counts the searches to the end around it."""
+    if far > MAX_FAR:
+        raise node.wrong(f"more than {MAX_FAR} searches with `stopBy` lie inside one another; each takes a file anew")
     made: dict[str, Any] = {}
     for key, value in node.mapping((*_KEYS, *more)).items():
         if key == "pattern":
             made[key] = _pattern(value)
         elif key in _RELATIONAL:
-            made[key] = _walk(value, ("stopBy", "field"))
+            made[key] = _walk(value, ("stopBy", "field"), far + _searches(value))
         elif key == "not":
-            made[key] = _walk(value)
+            made[key] = _walk(value, (), far)
         elif key in ("all", "any"):
-            made[key] = [_walk(item) for item in value.items("shapes")]
+            made[key] = [_walk(item, (), far) for item in value.items("shapes")]
         elif key == "stopBy":
-            made[key] = value.choice(("end", "neighbor")) if isinstance(value.value, str) else _walk(value)
+            made[key] = value.choice(("end", "neighbor")) if isinstance(value.value, str) else _walk(value, (), far)
         elif key == "nthChild":
             if isinstance(value.value, bool) or not isinstance(value.value, (int, str)):
                 raise value.wrong(f"expected a number or a formula such as 2n+1, found {value.kind}")
@@ -56,6 +75,12 @@ def _walk(node: Node, more: tuple[str, ...] = ()) -> dict[str, Any]:
     if not set(made) - {"stopBy", "field"}:
         raise node.wrong(f"a shape needs at least one of {', '.join(_KEYS)}")
     return made
+
+
+def _searches(node: Node) -> bool:
+    """Whether a relation looks further than one step."""
+    stop = node.value.get("stopBy") if isinstance(node.value, dict) else None
+    return stop is not None and stop.value != "neighbor"
 
 
 def _pattern(node: Node) -> str | dict[str, str]:

@@ -21,8 +21,8 @@ from specaudit.ruling.schema import read_rule
 MAX_RULES = 1_000
 
 
-#: Name, contents, and who wrote it.
-Document = tuple[str, bytes, Literal["packaged", "user"]]
+#: Name, contents (or why they cannot be read), and who wrote it.
+Document = tuple[str, bytes | DocumentError, Literal["packaged", "user"]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Rulebook:
         """SHA-256 over names and contents."""
         made = hashlib.sha256()
         for name, data, _ in self.documents:
-            made.update(f"{name}\0{len(data)}\0".encode() + data)
+            contents = data if isinstance(data, bytes) else data.message.encode()
+            made.update(f"{name}\0{len(contents)}\0".encode() + contents)
         return made.hexdigest()
 
     @cached_property
@@ -49,20 +50,27 @@ class Rulebook:
         Raises:
             DocumentError: a document is wrong, or two have the same id; the message counts the other bad ones.
         """
+        good, bad = self.read()
+        if bad:
+            more = f" (and {len(bad) - 1} more documents are wrong)" if len(bad) > 1 else ""
+            raise DocumentError(bad[0].where, bad[0].reason + more, bad[0].hint) from bad[0]
+        return good
+
+    def read(self) -> tuple[tuple[Rule, ...], tuple[DocumentError, ...]]:
+        """The rules that are right, and what is wrong with each other document."""
         made: dict[str, Rule] = {}
         bad: list[DocumentError] = []
         for document in self.documents:
             try:
-                rule = single(document)
+                rule = _single(document)
                 if rule.id in made:
-                    raise DocumentError(f"{rule.name}:1", f"the id {rule.id!r} is taken by {made[rule.id].name}")
+                    raise DocumentError(
+                        f"{rule.name}:1", f"the id {rule.id!r} is taken by {made[rule.id].name}", "Choose another id."
+                    )
                 made[rule.id] = rule
             except DocumentError as wrong:
                 bad.append(wrong)
-        if bad:
-            more = f" (and {len(bad) - 1} more documents are wrong)" if len(bad) > 1 else ""
-            raise DocumentError(bad[0].where, bad[0].reason + more, bad[0].hint) from bad[0]
-        return tuple(made.values())
+        return tuple(made.values()), tuple(bad)
 
     def rule(self, rule_id: str) -> Rule:
         """The rule of that id.
@@ -80,13 +88,15 @@ class Rulebook:
         raise ConfigurationError(f"There is no rule {rule_id!r}.", hint)
 
 
-def single(document: Document) -> Rule:
+def _single(document: Document) -> Rule:
     """One document's rule.
 
     Raises:
         DocumentError: it is wrong.
     """
     name, data, source = document
+    if isinstance(data, DocumentError):
+        raise data
     return read_rule(_decode(name, data), name, source)
 
 
@@ -101,9 +111,11 @@ def _decode(name: str, data: bytes) -> str:
 def rulebook(folders: Sequence[Path] = (), *, packaged: bool = True) -> Rulebook:
     """The packaged rules followed by those of the given folders (``*.yaml`` and ``*.yml``, not recursive).
 
+    A file that cannot be read, or is too large, is an error when its rule is asked for. Hidden files are left out:
+    editors keep such.
+
     Raises:
-        ConfigurationError: a folder does not exist or holds no rules, a file cannot be read or is too large, or there
-            are more than ``MAX_RULES`` documents.
+        ConfigurationError: a folder does not exist or holds no rules, or there are more than ``MAX_RULES`` documents.
     """
     documents: list[Document] = []
     if packaged:
@@ -111,7 +123,8 @@ def rulebook(folders: Sequence[Path] = (), *, packaged: bool = True) -> Rulebook
             if resource.name.endswith(".yaml"):
                 documents.append((f"rules/{resource.name}", resource.read_bytes(), "packaged"))
     for folder in folders:
-        documents += [(str(path), _read(path), "user") for path in _listing(folder, MAX_RULES - len(documents))]
+        found = _listing(folder, MAX_RULES - len(documents))
+        documents += [(name := _shown(path), _contents(path, name), "user") for path in found]
     return Rulebook(tuple(documents))
 
 
@@ -119,7 +132,8 @@ def _listing(folder: Path, room: int) -> list[Path]:
     try:
         if not folder.is_dir():
             raise ConfigurationError(f"There is no folder {folder}.", "Give --rules a folder of YAML documents.")
-        found = _capped((p for p in folder.iterdir() if p.suffix in (".yaml", ".yml")), room, folder)
+        named = (path for path in folder.iterdir() if path.suffix in (".yaml", ".yml") and path.name[0] != ".")
+        found = _capped(named, room, folder)
     except OSError as bad:
         raise ConfigurationError(
             f"The folder {folder} cannot be read: {bad.strerror}.", "Check its permissions."
@@ -140,14 +154,24 @@ def _capped(paths: Iterable[Path], room: int, folder: Path) -> list[Path]:
     return found
 
 
-def _read(path: Path) -> bytes:
+def _shown(path: Path) -> str:
+    """A path as one line that can be printed; what is no text in it is replaced."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(path))
+
+
+def _contents(path: Path, name: str) -> bytes | DocumentError:
+    where = f"{name}:1"
     try:
+        if not path.resolve().is_relative_to(path.parent.resolve()):
+            # A folder of rules may come from elsewhere; what it links to is printed by messages and by `rules show`.
+            return DocumentError(where, "this link leads out of the folder", "Copy the rule into the folder.")
         if not path.is_file():  # a FIFO or device would never end
-            raise DocumentError(f"{path}:1", "this is no regular file")
+            return DocumentError(where, "this is no regular file", "Take it out of the folder.")
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
-    except OSError as bad:
-        raise DocumentError(f"{path}:1", f"cannot be read: {bad.strerror}", "Check its permissions.") from bad
+    except (OSError, RuntimeError) as bad:  # Python 3.11 and 3.12 raise RuntimeError for links in a circle
+        why = bad.strerror if isinstance(bad, OSError) else "the link leads in a circle"
+        return DocumentError(where, f"cannot be read: {why}", "Check its permissions, or take it out of the folder.")
     if len(data) > MAX_BYTES:
-        raise DocumentError(f"{path}:1", f"the document has more than {MAX_BYTES} bytes")
+        return DocumentError(where, f"the document has more than {MAX_BYTES} bytes", "Split it, or shorten its texts.")
     return data

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -40,14 +42,36 @@ class Trial:
 
 
 def examples(rule: Rule) -> Iterator[Trial]:
-    """Judges each example of the rule and compares the status with the one under which it stands."""
+    """Judges each example of the rule and compares the status with the one under which it stands.
+
+    A rule without an example that lacks the defect fails: nothing shows that it can say anything else.
+    """
+    if {example.status for example in rule.examples} <= {"present", "partial"}:
+        yield Trial(rule.id, f"{rule.name}:{rule.examples[0].line} examples", "failed", "none is without the defect")
     for example in rule.examples:
         finding = judge(rule, Ground(_index(rule, example), _tree(example)))
         what = f"{rule.name}:{example.line} example {example.status}"
-        if finding.status == example.status:
+        bad = _no_python(example)
+        if bad:
+            yield Trial(rule.id, what, "failed", bad)
+        elif finding.status == example.status:
             yield Trial(rule.id, what, "passed")
         else:
             yield Trial(rule.id, what, "failed", f"the rule says {finding.status}{_because(finding)}")
+
+
+def _no_python(example: Example) -> str:
+    """Where an example cannot be parsed; ``""`` when it can."""
+    for path, text in example.files.items():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ast.parse(text)
+        except SyntaxError as bad:
+            return f"line {bad.lineno} of the code for {path} is no Python: {bad.msg}"
+        except (ValueError, RecursionError, MemoryError) as bad:
+            return f"the code for {path} is no Python: {bad}"
+    return ""
 
 
 def mutations(rule: Rule, trees: Iterable[tuple[str, Index]]) -> Iterator[Trial]:
@@ -65,7 +89,7 @@ def mutations(rule: Rule, trees: Iterable[tuple[str, Index]]) -> Iterator[Trial]
     for mutation in rule.mutations:
         fitting = [tree for tree, status in zip(known, statuses, strict=True) if status == mutation.before]
         if mutation.before == "not-applicable":
-            fitting = [tree for tree in fitting if _changes(rule, mutation, tree[1])]
+            fitting = [tree for tree in fitting if _changes(mutation, tree[1])]
         what = f"{rule.name} mutation {mutation.before} -> {mutation.after}"
         if not fitting:
             yield Trial(rule.id, what, "skipped", f"no tree given is {mutation.before} with something to change")
@@ -73,16 +97,16 @@ def mutations(rule: Rule, trees: Iterable[tuple[str, Index]]) -> Iterator[Trial]
             yield _mutated(rule, mutation, f"{what} on {name}", index)
 
 
-def _changes(rule: Rule, mutation: Mutation, index: Index) -> dict[str, str]:
+def _changes(mutation: Mutation, index: Index) -> dict[str, str]:
     """path -> new text, after all edits."""
     changed: dict[str, str] = {}
     for edit in mutation.edits:
-        changed |= dict(_edited(rule, edit, _overlay(index, changed)))
+        changed |= dict(_edited(edit, _overlay(index, changed)))
     return changed
 
 
 def _mutated(rule: Rule, mutation: Mutation, what: str, index: Index) -> Trial:
-    changed = _changes(rule, mutation, index)
+    changed = _changes(mutation, index)
     if not changed:
         return Trial(rule.id, what, "failed", "no edit finds anything to change")
     finding = judge(rule, Ground(_overlay(index, changed)))
@@ -91,13 +115,11 @@ def _mutated(rule: Rule, mutation: Mutation, what: str, index: Index) -> Trial:
     return Trial(rule.id, what, "failed", f"after the edit the rule says {finding.status}{_because(finding)}")
 
 
-def _edited(rule: Rule, edit: Edit, index: Index) -> Iterator[tuple[str, str]]:
+def _edited(edit: Edit, index: Index) -> Iterator[tuple[str, str]]:
     """(path, new text) of every file that the edit changes."""
     ground = Ground(index)
-    subject = edit.at or rule.subject
-    assert subject is not None, "an edit of a rule without subject needs its own `at`"
     nodes: dict[str, list[SgNode]] = {}
-    for place in ground.places(subject):
+    for place in ground.places(edit.at):
         nodes.setdefault(place.path, []).extend(find_all(ground.node(place), edit.shape))
     if edit.first:
         nodes = {path: found[:1] for path, found in list(nodes.items())[:1]}
