@@ -7,12 +7,13 @@ write on the auditor's terminal.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO, get_args
+from typing import TYPE_CHECKING, get_args
 
 from specaudit import summary
 from specaudit.fleet import gpus
@@ -41,29 +42,38 @@ _EVIDENCE = 4
 _FILES = 12
 
 
+def _say(text: str) -> None:
+    """Writes on stderr; where nothing can be written there, what is said is lost, not the work."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
 class Progress:
     """One line on stderr that is overwritten; silent where stderr is no terminal, or when told to be."""
 
-    def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
-        self._shown = not quiet and self._stream.isatty() and os.environ.get("TERM") != "dumb"
+    def __init__(self, quiet: bool = False) -> None:
+        self._shown = not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     def __call__(self, message: str) -> None:
         """Shows a message in place of the last one."""
         if self._shown:
-            self._stream.write(f"\r\x1b[K{printable(message)[: WIDTH - 1]}")
-            self._stream.flush()
+            _say(f"\r\x1b[K{printable(message)[: WIDTH - 1]}")
 
     def clear(self) -> None:
         """Leaves an empty line for what comes next."""
         if self._shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            _say("\r\x1b[K")
 
 
 def note(message: str) -> None:
     """A line for people that must not mix with a document on stdout."""
-    print(f"note: {printable(message)}", file=sys.stderr)
+    _say(f"note: {printable(message)}\n")
+
+
+def complain(message: str, hint: str = "") -> None:
+    """An error: what happened, and what to do next."""
+    _say(f"error: {printable(message)}\n" + (f"  try: {printable(hint)}\n" if hint else ""))
 
 
 def show_scan(scan: Scan, *, brief: bool = False) -> None:
@@ -315,9 +325,7 @@ class _Page:
     def __init__(self) -> None:
         self._console: Console | None = None
         if sys.stdout.isatty() or os.environ.get("FORCE_COLOR"):
-            from rich.console import Console
-
-            self._console = Console(width=WIDTH, highlight=False, emoji=False, markup=False)
+            self._console = _terminal()
 
     def line(self, text: str = "", style: str | None = None) -> None:
         """One line, however long: paths and code must stay whole to be copied."""
@@ -349,3 +357,14 @@ class _Page:
         for number, row in enumerate([columns, *rows]):
             lead = "  " + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
             self.entry(lead, row[-1], "dim" if number == 0 else None)
+
+
+def _terminal() -> Console:
+    """Rich's way to stdout; a reader that goes away is an error here as everywhere else, not an exit."""
+    from rich.console import Console
+
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            raise
+
+    return Terminal(width=WIDTH, highlight=False, emoji=False, markup=False)

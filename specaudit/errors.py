@@ -9,6 +9,7 @@ SpecauditError                  exit 2
 │   ├── HostKeyError            exit 3   a host key is unknown, changed or revoked
 │   └── DeadlineError           exit 3   an answer took longer than allowed
 ├── IncompleteError             exit 3   part of a target could not be examined
+│   └── FaultError              exit 3   because of a mistake in this program (:mod:`specaudit.faults`)
 ├── IntegrityError              exit 2   bytes do not have the hash they were promised with
 ├── CacheError                  exit 2   the cache folder cannot be used
 └── PatchError                  exit 2   a change could not be made, and was undone
@@ -88,6 +89,10 @@ class IncompleteError(SpecauditError):
     """Part of a target could not be examined; what was found is still reported."""
 
     code = Exit.INCOMPLETE
+
+
+class FaultError(IncompleteError):
+    """Something could not be done because of a mistake in this program."""
 
 
 class IntegrityError(SpecauditError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
@@ -17,13 +16,15 @@ import msgspec
 from specaudit import __version__
 from specaudit.cache import Cache, recall
 from specaudit.engines import ENGINES
-from specaudit.errors import Exit, SpecauditError, TargetError
+from specaudit.errors import Exit, FaultError, SpecauditError, TargetError
+from specaudit.faults import unexpected
 from specaudit.hosts.base import Direct, Host, Installation
 from specaudit.hosts.opening import Means, opened
 from specaudit.index import Index
 from specaudit.model import Audit, Environment, Failure, Finding, NotLooked, Path, Scan, Server, Target, Tool, Verifier
 from specaudit.serving import repointed, with_paths
 from specaudit.snapshot import Snapshot, take
+from specaudit.threads import threads
 
 if TYPE_CHECKING:
     from specaudit.hosts.machines import Machines
@@ -101,22 +102,25 @@ def scan_all(
 
     def one(target: Target) -> Outcome:
         try:
-            with snapshot_of(target, options, cache, progress, consent) as (snapshot, servers):
+            with (
+                unexpected(f"{target.spec} could not be examined"),
+                snapshot_of(target, options, cache, progress, consent) as (snapshot, servers),
+            ):
                 return Outcome(_scanned(target, snapshot, servers, options), None, snapshot.hashes)
         except SpecauditError as bad:
             failures = (Failure("", bad.message),)
             return Outcome(Scan(Tool(__version__), target, None, Environment(), errors=failures), bad)
 
     wanted_targets = list(targets)
-    pool = ThreadPoolExecutor(max(1, min(options.jobs, len(wanted_targets))), "target")
     try:
-        # One target is scanned in this thread: an interruption then ends it at once.
-        yield from (pool.map if len(wanted_targets) > 1 else map)(one, wanted_targets)
+        if len(wanted_targets) == 1:  # in this thread, where classification may use a second process
+            yield one(wanted_targets[0])
+            return
+        with threads(max(1, min(options.jobs, len(wanted_targets))), "target") as pool:
+            yield from pool.map(one, wanted_targets)
     finally:
-        # After an interruption: connections that are closed end the threads that wait for them.
         if options.machines is not None:
             options.machines.close()
-        pool.shutdown(cancel_futures=True)
 
 
 def scan(
@@ -144,10 +148,29 @@ def scan(
 
 def _scanned(target: Target, snapshot: Snapshot, servers: tuple[Server, ...], options: Options) -> Scan:
     made = document_of(target, snapshot, servers, options.judge)
+    if made.tree is None:  # it could not be classified, and says so
+        return made
+    configure = options.configure
     with _COMPUTING:
-        if options.configure is not None:
-            made = options.configure(made, snapshot)
-        return with_paths(made, partial(_path, snapshot, made.verifiers)) if made.servers else made
+        if configure is not None:
+            made = _stepped(made, "the configuration could not be followed", partial(configure, snapshot=snapshot))
+        if made.servers:
+            trace = partial(_path, snapshot, made.verifiers)
+            made = _stepped(made, "the paths of servers could not be traced", partial(with_paths, trace=trace))
+    return made
+
+
+def _stepped(made: Scan, what: str, step: Callable[[Scan], Scan]) -> Scan:
+    """A scan after one more step; where that fails as nobody expected, the scan before it, with the error."""
+    try:
+        with unexpected(what):
+            return step(made)
+    except FaultError as bad:
+        return replace(made, errors=(*made.errors, _failure(bad)))
+
+
+def _failure(bad: FaultError) -> Failure:
+    return Failure("", str(bad))
 
 
 @contextmanager
@@ -200,12 +223,20 @@ def document_of(target: Target, snapshot: Snapshot, servers: tuple[Server, ...],
 
 
 def _document_of(target: Target, snapshot: Snapshot, servers: tuple[Server, ...], judge: Judge | None) -> Scan:
-    made = classify(snapshot)
     findings: tuple[Finding, ...] = ()
     failures: tuple[Failure, ...] = ()
     not_looked = snapshot.not_looked
+    try:
+        with unexpected("could not be classified"):
+            made = classify(snapshot)
+    except FaultError as bad:
+        made = Audit(errors=(_failure(bad),))
     if judge is not None:
-        findings, failures = judge.findings(Index(snapshot), made)
+        try:
+            with unexpected("known defects could not be looked for"):
+                findings, failures = judge.findings(Index(snapshot), made)
+        except FaultError as bad:
+            failures = (_failure(bad),)
     else:
         not_looked = (*not_looked, NotLooked("known defects", "the scan was made without rules"))
     return Scan(
@@ -303,15 +334,7 @@ def _choose(host: Host, engine: str | None) -> Installation:
 
 
 def only_methods(made: Scan, methods: tuple[str, ...]) -> Scan:
-    """A scan with what concerns some methods alone.
-
-    Raises:
-        TargetError: the engine does not know a method.
-    """
-    known = {runner.method for runner in made.runners}
-    for method in methods:
-        if method not in known:
-            raise TargetError(f"{made.target.spec} has no method {method!r}.", f"It has: {', '.join(sorted(known))}.")
+    """A scan with what concerns some methods alone."""
     wanted_methods = set(methods)
     runners = tuple(r for r in made.runners if r.method in wanted_methods)
     labels = {r.runner for r in runners}

@@ -58,14 +58,20 @@ def title(scan: Scan) -> str:
 def answers(scan: Scan) -> list[tuple[str, str]]:
     """The first lines: (question, answer)."""
     assert scan.engine is not None
-    lines = [
-        ("runner", _runner_line(scan.runners)),
-        ("proposer", _proposer_line(scan)),
-        ("verifier", _verifier_line(scan)),
-    ]
-    if scan.tree is not None:
-        lines.append(("tree", _tree_line(scan)))
-        lines.append(("why", _why_line(scan)))
+    lines = []
+    if scan.tree is None:
+        lines.append(("unknown", "all of it: the code could not be classified, for the reason told below"))
+    else:
+        lines += [
+            ("runner", _runner_line(scan.runners)),
+            ("proposer", _proposer_line(scan)),
+            ("verifier", _verifier_line(scan)),
+            ("tree", _tree_line(scan)),
+            ("why", _why_line(scan)),
+        ]
+        if scan.errors:
+            parts = "1 part" if len(scan.errors) == 1 else f"{len(scan.errors)} parts"
+            lines.append(("but", f"{parts} could not be examined (told below); these answers may lack what is there"))
     lines.append(("source", f"{scan.target.spec} ({scan.engine.source})"))
     return lines
 

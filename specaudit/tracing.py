@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from specaudit.cache import Cache
 from specaudit.engines import ENGINES
-from specaudit.errors import ConfigurationError
+from specaudit.errors import ConfigurationError, IncompleteError
 from specaudit.index import Index
 from specaudit.model import Scan, Target
 from specaudit.scan import Options, document_of, snapshot_of
@@ -39,11 +39,15 @@ def trace(
     """A scan whose paths are those of one configuration; nothing else of it is narrowed.
 
     Raises:
-        SpecauditError: as :func:`specaudit.scan.scan`.
+        SpecauditError: as :func:`specaudit.scan.scan`; IncompleteError: the engine could not be classified.
         ConfigurationError: the engine does not know the method, or refuses the configuration.
     """
     with snapshot_of(target, options, cache, progress, consent) as (snapshot, servers):
-        return traced(document_of(target, snapshot, servers, options.judge), snapshot, asked)
+        scan = document_of(target, snapshot, servers, options.judge)
+        if scan.tree is None:
+            what, _, more = scan.errors[-1].error.partition(". ")
+            raise IncompleteError(f"{target.spec} {what}.", more)
+        return traced(scan, snapshot, asked)
 
 
 def traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:

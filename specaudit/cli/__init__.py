@@ -6,20 +6,76 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Sequence
 
 from specaudit import __version__
 from specaudit.errors import Exit, SpecauditError
 
+#: How writing to stdout fails: closed, a full disk or quota, a terminal that is gone. Files are written elsewhere, and
+#: errors of these are caught there.
+_OUTPUT = frozenset({errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the program and exits with one of :class:`specaudit.errors.Exit`."""
-    sys.exit(run(sys.argv[1:] if argv is None else argv))
+    _open_streams()
+    code = run(sys.argv[1:] if argv is None else argv)
+    if code == Exit.INTERRUPTED:
+        os._exit(code)  # at once: the interpreter would wait for threads, which have nothing to lose any more
+    sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Makes the three standard streams usable.
+
+    One that the caller has closed (``>&-``) is no stream to Python, and its number would go to the next file that is
+    opened. What is written to a closed stdout fails as it does for any other program; what is said on a closed stderr
+    goes nowhere. A stream that cannot show a character shows its code.
+    """
+    for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, mode)  # gets the lowest free number, which is this one
+    sys.stdin = sys.stdin or os.fdopen(0)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w", errors="backslashreplace")
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def run(argv: Sequence[str]) -> int:
     """Runs one command line and returns its exit code; everything that can go wrong ends here."""
+    from specaudit.faults import fault, tracebacks
+
+    try:
+        with tracebacks():
+            code = _run(argv)
+        sys.stdout.flush()
+        return code
+    except SpecauditError as bad:
+        _complain(bad.message, bad.hint)
+        return bad.code
+    except KeyboardInterrupt:
+        return _interrupted()
+    except BrokenPipeError:
+        return _reader_gone()
+    except Exception as bad:  # all but the first: a mistake of ours, see specaudit.faults
+        if isinstance(bad, OSError) and bad.filename is None and bad.errno in _OUTPUT:
+            _complain(f"stdout cannot be written: {bad.strerror}.", "Check where it goes.")
+            _drop_output()
+        else:
+            with tracebacks():
+                found = fault("The command could not be carried out", bad)
+            _complain(found.message, found.hint)
+        return Exit.ERROR
+
+
+def _run(argv: Sequence[str]) -> int:
+    """As :func:`run`, for what typer raises."""
     if list(argv) == ["--version"]:  # answered before typer is imported, which costs more than the answer
         print(f"specaudit {__version__}")
         return Exit.CLEAN
@@ -36,16 +92,9 @@ def run(argv: Sequence[str]) -> int:
     except typer.TyperException as bad:
         _complain(bad.format_message(), _help_hint(bad))
         return Exit.ERROR
-    except SpecauditError as bad:
-        _complain(bad.message, bad.hint)
-        return bad.code
     except typer.Abort:  # the user declined at a prompt, or closed its input
         _complain("Nothing was done.", "")
         return Exit.CLEAN
-    except KeyboardInterrupt:
-        return _interrupted()
-    except BrokenPipeError:
-        return _reader_gone()
     except SystemExit as leaving:  # typer and rich turn a broken pipe into an exit of their own, with a gate's code
         if isinstance(leaving.__context__, BrokenPipeError):
             return _reader_gone()
@@ -56,9 +105,9 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _complain(message: str, hint: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
-    if hint:
-        print(f"  try: {hint}", file=sys.stderr)
+    from specaudit.console import complain
+
+    complain(message, hint)
 
 
 def _help_hint(bad: Exception) -> str:
@@ -72,8 +121,11 @@ def _interrupted() -> int:
 
 
 def _reader_gone() -> int:
-    """The reader of a pipe went away (``| head``): what the interpreter would still flush at exit goes nowhere."""
-    import os
-
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """The reader of a pipe went away (``| head``)."""
+    _drop_output()
     return Exit.READER_GONE
+
+
+def _drop_output() -> None:
+    """What the interpreter would still flush at exit goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

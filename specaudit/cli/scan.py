@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from specaudit.report.gate import Gate
     from specaudit.ruling.judge import RuleJudge
     from specaudit.scan import Outcome
+
+#: Errors of one scan that are told beside a document; it holds all of them.
+_TOLD = 5
 
 app = sub_app()
 
@@ -85,7 +89,7 @@ def scan(
     """
     from specaudit import document
     from specaudit.cache import Cache, folder
-    from specaudit.console import Progress, note, show_fleet, show_scan
+    from specaudit.console import Progress, complain, note, show_fleet, show_scan
     from specaudit.scan import Options, only_methods, scan_all
 
     progress = Progress(quiet)
@@ -101,6 +105,7 @@ def scan(
         return typer.confirm(question, err=True)
 
     together = sum(target.host is not None for target in wanted) > 1
+    page = _Page()
     outcomes = []
     with Cache(folder()) as cache:
         if cache.problem:
@@ -111,27 +116,62 @@ def scan(
         for outcome in scan_all(wanted, options, cache, progress, consent):
             progress.clear()
             if outcome.error is not None:
-                print(f"error: {outcome.error.message}\n  try: {outcome.error.hint}", file=sys.stderr)
+                complain(outcome.error.message, outcome.error.hint)
+            elif json:
+                _note_errors(outcome.scan)
             outcomes.append(outcome)
             if not json and outcome.error is None and not (together and outcome.scan.target.host):
-                show_scan(only_methods(outcome.scan, tuple(method or ())) if method else outcome.scan, brief=brief)
+                shown = only_methods(outcome.scan, tuple(method or ())) if method else outcome.scan
+                page.put(partial(show_scan, shown, brief=brief))
     scans = [only_methods(o.scan, tuple(method)) if method and o.error is None else o.scan for o in outcomes]
     fleet = _compared(outcomes) if together else None
     if fleet is not None and not json:
         by_host = {one.target.spec: one for one in scans}
-        show_fleet(fleet, by_host)
+        page.put(partial(show_fleet, fleet, by_host))
         for group in fleet.groups:
-            show_scan(by_host[group.hosts[0]], brief=brief)
+            page.put(partial(show_scan, by_host[group.hosts[0]], brief=brief))
     if json or output is not None:
         data = document.encode(document.of_scans(scans, fleet))
-        if json:
-            sys.stdout.buffer.write(data)
         if output is not None:
             document.write(output, data)
+        if json:
+            page.put(lambda: sys.stdout.buffer.write(data))
+    page.finish()
     codes = [outcome.code for outcome in outcomes]
     if gate is not None:
         codes += [_judged(one, gate) for one, outcome in zip(scans, outcomes, strict=True) if outcome.error is None]
     raise typer.Exit(max(codes, default=Exit.CLEAN))
+
+
+class _Page:
+    """stdout; one that cannot be written any more (``| head``, a full disk) ends nothing until all else is done."""
+
+    def __init__(self) -> None:
+        self._problem: OSError | None = None
+
+    def put(self, show: Callable[[], object]) -> None:
+        """Shows something."""
+        if self._problem is None:
+            try:
+                show()
+                sys.stdout.flush()
+            except OSError as bad:
+                self._problem = bad
+
+    def finish(self) -> None:
+        """Raises what kept something from being shown."""
+        if self._problem is not None:
+            raise self._problem
+
+
+def _note_errors(scan: Scan) -> None:
+    """What a reader of the document alone would not see: why the exit code is not 0."""
+    from specaudit.console import note
+
+    for failure in scan.errors[:_TOLD]:
+        note(f"{scan.target.spec}: not examined: {failure.path + ': ' if failure.path else ''}{failure.error}")
+    if len(scan.errors) > _TOLD:
+        note(f"{scan.target.spec}: {len(scan.errors) - _TOLD} more errors are in the document")
 
 
 def _compared(outcomes: Iterable[Outcome]) -> Fleet:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import io
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 
 from specaudit.hosts.http import NoRangesError, get_range
+from specaudit.threads import threads
 
 #: Bytes read at first: holds the directory of a zip file with about 5,000 members.
 _TAIL = 1 << 20
@@ -53,7 +53,7 @@ class RangeFile(io.RawIOBase):
     def prefetch(self, spans: Iterable[tuple[int, int]]) -> None:
         """Fetches byte spans ``(first, end)``, those that are not there yet, several at a time."""
         wanted = [piece for span in _coalesced(self._missing(spans)) for piece in _pieces(*span)]
-        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        with threads(_CONNECTIONS) as pool:
             for (first, _), data in zip(wanted, pool.map(lambda piece: self._get(*piece), wanted), strict=True):
                 self._keep(first, data)
 

@@ -8,7 +8,6 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -22,6 +21,7 @@ from specaudit.hosts.probe import ops
 from specaudit.hosts.probe.files import MAX_SOURCE, sha256
 from specaudit.hosts.probe.installed import parse_record, sources
 from specaudit.model import Environment, Failure, FileEntry, NotLooked, Server
+from specaudit.threads import threads
 
 WheelFile: TypeAlias = "io.RawIOBase | IO[bytes]"
 
@@ -205,7 +205,7 @@ class WheelHost:
         unread = []
         libraries.sort(key=lambda path: -self._reader.members[path].file_size)
         # Unpacking runs outside the interpreter lock, and the largest library is half of the work.
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        with threads(min(4, os.cpu_count() or 1)) as pool:
             for library, answer in zip(libraries, pool.map(self._library, libraries), strict=True):
                 if isinstance(answer, OSError):
                     unread.append(NotLooked(f"compiled ops of {library}", str(answer)))
