@@ -131,13 +131,7 @@ def test_a_trace_through_what_cannot_be_classified(
     ("owner", "name", "arguments", "told", "kept"),
     [
         (RuleJudge, "findings", [], "known defects could not be looked for", "verifiers"),
-        (
-            "specaudit.configured.traced",
-            "",
-            ["--method", "eagle"],
-            "the configuration could not be followed",
-            "findings",
-        ),
+        (configured, "traced", ["--method", "eagle"], "the configuration could not be followed", "findings"),
         (FolderHost, "manifest", ["--no-rules"], "could not be examined", "target"),
     ],
 )
