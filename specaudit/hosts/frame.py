@@ -20,6 +20,7 @@ from typing import Any
 from specaudit.errors import IncompleteError, IntegrityError, UnreachableError
 from specaudit.hosts import far_side
 from specaudit.hosts.base import Answer
+from specaudit.hosts.shell import printable
 
 #: Bytes that may come before an answer: a login shell that prints more is broken.
 MAX_NOISE = 16 << 20
@@ -30,6 +31,8 @@ MAX_RAW = 512 << 20
 MAX_REQUEST = 64 << 20
 
 _DIGEST = 32
+#: Bytes of noise that are kept.
+_NOISE_TAIL = 600
 
 
 @cache
@@ -68,6 +71,7 @@ class AnswerReader:
         self._dropped = 0
         self._size: int | None = None
         self._started = False
+        self._noise = b""
         self.received = 0
 
     def feed(self, chunk: bytes) -> bool:
@@ -93,6 +97,7 @@ class AnswerReader:
     def _skip_noise(self) -> None:
         at = self._buffer.find(self._marker)
         drop = at + len(self._marker) if at >= 0 else max(0, len(self._buffer) - len(self._marker))
+        self._noise = (self._noise + self._buffer[max(0, drop - _NOISE_TAIL) : drop])[-_NOISE_TAIL:]
         del self._buffer[:drop]
         self._dropped += drop
         self._started = at >= 0
@@ -101,6 +106,11 @@ class AnswerReader:
                 f"{self._label} sent more than {MAX_NOISE >> 20} MiB and no answer among them.",
                 "Look at what its login scripts print.",
             )
+
+    @property
+    def noise(self) -> str:
+        """The end of what came in place of an answer, printable: ``This account is currently not available.``"""
+        return printable((self._noise + self._buffer).decode("utf-8", "replace").replace("\r", "").strip())
 
     @property
     def started(self) -> bool:
@@ -134,8 +144,9 @@ class AnswerReader:
             raise self._malformed(str(error)) from error
         if "failed" in header:
             trace = str(header["failed"]).strip()
+            last = printable(trace.splitlines()[-1])[:600] if trace else "?"
             raise IncompleteError(
-                f"The script that was sent to {self._label} failed there: {trace.splitlines()[-1] if trace else '?'}",
+                f"The script that was sent to {self._label} failed there: {last}",
                 "Report it with the host's Python version; trace: " + json.dumps(trace[-1500:]),
             )
         answer = header.get("answer")

@@ -36,6 +36,16 @@ _START = (
 )
 #: Exit status of the line above when no interpreter was usable; a shell uses it for "not found" as well.
 _NOT_FOUND = 127
+#: Exit statuses above it stand for a signal.
+_SIGNAL = 128
+
+
+def _said(text: str) -> str:
+    """The end of what a command said; of a traceback its last line."""
+    lines = text.strip().splitlines()
+    if "Traceback (most recent call last):" in text:
+        lines = lines[-1:]
+    return f" It said: {chr(10).join(lines)[-600:]}" if lines else ""
 
 
 def command_line(pythons: Sequence[str], seconds: int) -> list[str]:
@@ -80,11 +90,11 @@ class PythonCaller:
         command = command_line((chosen,) if chosen else INTERPRETERS, seconds)
         ended = self.shell.run(command, program, reader.feed, deadline)
         if not reader.started:
-            raise self._no_answer(ended, chosen)
+            raise self._no_answer(ended, chosen, reader.noise)
         return reader.answer()
 
-    def _no_answer(self, ended: Ended, python: str | None) -> SpecauditError:
-        said = f" It said: {ended.stderr[-600:]}" if ended.stderr else ""
+    def _no_answer(self, ended: Ended, python: str | None, noise: str) -> SpecauditError:
+        said = _said(ended.stderr or noise)
         if ended.status == _NOT_FOUND and "no usable Python" in ended.stderr:
             tried = ended.stderr.rpartition(";")[2].strip()
             what = python or "python3"
@@ -99,11 +109,16 @@ class PythonCaller:
         if TOO_OLD in ended.stderr:
             said = ended.stderr[ended.stderr.index(TOO_OLD) :].splitlines()[0]
             return UnreachableError(f"{self.label}: {said}.", "Name another with --python PATH.")
-        if ended.status is None:
-            return UnreachableError(f"The connection to {self.label} broke before an answer.{said}", "Try again.")
+        by_hand = f"Try by hand on {self.label}: {python or 'python3'} -V"
+        # ssh tells no exit code of a process that a signal ended; shells and containers add 128 to it.
+        if ended.status is None or ended.status < 0 or ended.status > _SIGNAL:
+            code = "" if ended.status is None else f" (exit code {ended.status})"
+            return IncompleteError(
+                f"{self.label} ended the command by a signal{code}, with no answer.{said}",
+                f"{by_hand}; it may have run out of memory.",
+            )
         return IncompleteError(
-            f"{self.label} ended the command with exit code {ended.status} and no answer.{said}",
-            "Run the same by hand: ssh HOST python3 -V.",
+            f"{self.label} ended the command with exit code {ended.status} and no answer.{said}", f"{by_hand}."
         )
 
     def close(self) -> None:

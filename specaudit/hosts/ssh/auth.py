@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import paramiko
-from cryptography.exceptions import UnsupportedAlgorithm
-from paramiko.pkey import PublicBlob, UnknownKeyType
+from paramiko.pkey import PublicBlob
 
 from specaudit.errors import UnreachableError
-from specaudit.hosts.ssh import certificates
+from specaudit.hosts.shell import printable
+from specaudit.hosts.ssh import certificates, key_files
 from specaudit.hosts.ssh.config import SshConfig, SshOptions
 
 CERT_SUFFIX = "-cert.pub"
@@ -91,7 +91,11 @@ def _without_key(
             allowed.extend(error.allowed_types)
         except (paramiko.SSHException, EOFError) as error:
             raise _refused(label, config, tried, f"the server ended the connection ({error})") from error
-    if options.secret is None or not {"password", "keyboard-interactive"}.intersection(allowed):
+    methods = {
+        "password": config.truth("passwordauthentication", True),
+        "keyboard-interactive": config.truth("kbdinteractiveauthentication", True),
+    }
+    if options.secret is None or not any(methods.get(name) for name in allowed):
         return False
     password = options.secret(f"Password of {config.user}@{config.host} ({label}): ")
     if not password:
@@ -105,7 +109,7 @@ def _without_key(
 
 def _refused(label: str, config: SshConfig, tried: Tried, why: str) -> UnreachableError:
     return UnreachableError(
-        f"{label} does not let {config.user} in{': ' + why if why else ''}. {tried.text()}",
+        printable(f"{label} does not let {config.user} in{': ' + why if why else ''}. {tried.text()}"),
         f"Make `ssh -o BatchMode=yes {label} true` work: ssh-add a key, or name one with IdentityFile.",
     )
 
@@ -120,7 +124,7 @@ def identities(
     files = [path for path in config.paths("identityfile") if os.path.exists(path) or os.path.exists(path + ".pub")]
     plain_keys = [key for key in agent_keys if not key.get_name().endswith(certificates.SUFFIX)]
     in_agent = {key.asbytes(): key for key in reversed(plain_keys)}
-    public = {path: _public(path) for path in files}
+    public = {path: key_files.public_half(path) for path in files}
     loaded: dict[str, paramiko.PKey | None] = {}
 
     def of_file(path: str) -> paramiko.PKey | None:
@@ -182,34 +186,18 @@ def _certified(signer: paramiko.PKey, blob: PublicBlob) -> paramiko.PKey:
     return certified
 
 
-def _public(path: str) -> bytes | None:
-    """The public half of an identity file: of the ``.pub`` beside it, or of itself when it is one."""
-    for candidate in (path + ".pub", path):
-        try:
-            return bytes(PublicBlob.from_file(candidate).key_blob)
-        except (OSError, ValueError, UnicodeDecodeError, paramiko.SSHException):
-            continue
-    return None
-
-
 def _private(path: str, options: SshOptions, tried: Tried) -> paramiko.PKey | None:
-    password: bytes | None = None
-    for _ in range(2):
+    try:
         try:
-            # paramiko hands it to cryptography, which takes bytes, whatever its own types say.
-            key = paramiko.PKey.from_path(path, password)  # type: ignore[arg-type]
-        except TypeError:  # cryptography: encrypted, and no password was given
+            return key_files.load(path)
+        except key_files.LockedError:
             said = options.secret(f"Passphrase of {path}: ") if options.secret else None
-            if not said:
-                tried.problems.append(f"{path} has a passphrase; load it with ssh-add")
-                return None
-            password = said.encode()
-        except (OSError, ValueError, UnsupportedAlgorithm, paramiko.SSHException, UnknownKeyType) as error:
-            tried.problems.append(f"{path} cannot be used: {error}")
-            return None
-        else:
-            key.public_blob = None
-            return key
+            if said:
+                return key_files.load(path, said.encode())
+            tried.problems.append(f"{path} has a passphrase; load it with ssh-add")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        tried.problems.append(f"{path} cannot be used: {why}")
     return None
 
 

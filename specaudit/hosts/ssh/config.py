@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote
 
 from specaudit.errors import ConfigurationError, UnreachableError
 
@@ -84,8 +85,17 @@ class SshConfig:
         return float(value) if value.isdigit() and int(value) > 0 else default
 
     def words(self, key: str) -> list[str]:
-        """The words of a value such as UserKnownHostsFile, expanded."""
-        return [self.expand(word) for word in self.first(key).split() if word != "none"]
+        """The paths of a value such as UserKnownHostsFile, expanded.
+
+        ``ssh -G`` does not quote them: behind an absolute path, a word that is none continues it (``/my keys/a /b``).
+        """
+        found: list[str] = []
+        for word in self.first(key).split():
+            if found and found[-1][0] in "/~$%" and word[0] not in "/~$%" and word != "none":
+                found[-1] += " " + word
+            elif word != "none":
+                found.append(word)
+        return [self.expand(word) for word in found]
 
     def paths(self, key: str) -> list[str]:
         """Every value of a repeatable key such as IdentityFile, expanded."""
@@ -111,8 +121,11 @@ class SshConfig:
         value = {"true": "yes", "false": "no", "off": "no"}.get(value, value)
         return value if value in POLICIES else "yes"
 
-    def expand(self, text: str) -> str:
-        """Expands a leading ``~``, ``${VARIABLE}`` and ssh's percent tokens; an unknown token stays as it is."""
+    def expand(self, text: str, more: Mapping[str, str] | None = None) -> str:
+        """Expands a leading ``~``, ``${VARIABLE}`` and ssh's percent tokens; an unknown token stays as it is.
+
+        ``more`` holds tokens that mean something in one place only.
+        """
         home = pwd.getpwuid(os.getuid()).pw_dir  # ssh does not ask $HOME either
         if text == "~" or text.startswith("~/"):
             text = home + text[1:]
@@ -121,7 +134,7 @@ class SshConfig:
         tokens = {
             "%": "%", "d": home, "h": self.host, "i": str(os.getuid()), "k": self.first("hostkeyalias") or self.alias,
             "L": hostname.partition(".")[0], "l": hostname, "n": self.alias, "p": str(self.port), "r": self.user,
-            "u": pwd.getpwuid(os.getuid()).pw_name,
+            "u": pwd.getpwuid(os.getuid()).pw_name, **(more or {}),
         }  # fmt: skip
         return _TOKEN.sub(lambda match: tokens.get(match.group(1), match.group(0)), text)
 
@@ -135,7 +148,8 @@ def resolve(destination: str, options: SshOptions) -> SshConfig:
     Raises:
         ConfigurationError: ssh refuses the destination or the configuration.
     """
-    if not destination or destination.startswith("-") or any(char.isspace() for char in destination):
+    user, host, _ = split(destination)
+    if not host or "-" in (user[:1], host[:1]) or any(char.isspace() for char in destination + user):
         raise ConfigurationError(f"{destination!r} is no SSH destination.", "Write it as for ssh: user@host.")
     program = shutil.which("ssh")
     if program is None:
@@ -153,7 +167,10 @@ def resolve(destination: str, options: SshOptions) -> SshConfig:
 
 def split(destination: str) -> tuple[str, str, int | None]:
     """user (may be empty), host, port of ``user@host:port``, ``[v6]:port`` or an ``ssh://`` URI."""
-    match = _DESTINATION.fullmatch(destination.removeprefix("ssh://").rstrip("/"))
+    if destination.startswith("ssh://"):
+        user, host, port = split(destination.removeprefix("ssh://").rstrip("/"))
+        return unquote(user), unquote(host), port
+    match = _DESTINATION.fullmatch(destination)
     if match is None:  # a bare IPv6 address
         user, _, host = destination.rpartition("@")
         return user, host, None
@@ -165,10 +182,9 @@ def _ssh_g(program: str, destination: str, options: SshOptions) -> str:
     command = [program, "-G", "-T"]
     command += ["-F", str(options.file)] if options.file else []
     command += [part for option in options.options for part in ("-o", option)]
-    if port is not None:
-        # Jump hosts are written user@host:port, which ssh itself takes apart before it starts the next ssh.
-        command += ["-p", str(port)]
-        destination = f"{user}@{host}" if user else host
+    # Jump hosts are written user@host:port, which ssh itself takes apart before it starts the next ssh.
+    command += ["-p", str(port)] if port is not None else []
+    destination = f"{user}@{host}" if user else host
     try:
         done = subprocess.run(
             [*command, "--", destination], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from weakref import WeakSet
 
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
 from specaudit.errors import ConfigurationError, SpecauditError, UnreachableError
+from specaudit.hosts.shell import printable
+from specaudit.hosts.ssh import streams
 from specaudit.hosts.ssh.auth import authenticate
 from specaudit.hosts.ssh.config import SshConfig, SshOptions, resolve
 from specaudit.hosts.ssh.host_keys import HostKeyChecker, OfferedKey
@@ -30,10 +32,23 @@ class _Client(paramiko.Transport):
     """A transport that asks for host keys in our order; paramiko's puts certificates last."""
 
     host_key_algorithms: tuple[str, ...] = ()
+    _saved: Exception | None = None
 
     @property
     def preferred_keys(self) -> tuple[str, ...]:
         return self.host_key_algorithms
+
+    @property
+    def saved_exception(self) -> Exception | None:
+        """What ended paramiko's thread, raised to whoever waits for it."""
+        return self._saved
+
+    @saved_exception.setter
+    def saved_exception(self, error: Exception | None) -> None:
+        # A message that makes no sense raises whatever its parser met: IndexError, UnicodeDecodeError, ….
+        if error is not None and not isinstance(error, (OSError, EOFError, paramiko.SSHException)):
+            error = paramiko.SSHException(f"a message of the server makes no sense ({type(error).__name__}: {error})")
+        self._saved = error
 
 
 @dataclass(slots=True)
@@ -56,7 +71,7 @@ class Connection:
         self.transport.close()
         self.transport.join(5)
         if self.proxy is not None:
-            _end(self.proxy)
+            streams.end(self.proxy)
 
 
 class Connector:
@@ -72,6 +87,8 @@ class Connector:
         self._for_jumps = replace(options, options=())
         self._configs: dict[tuple[str, tuple[str, ...]], SshConfig] = {}
         self._jump_locks: dict[tuple[str, ...], threading.Lock] = {}
+        self._ended = threading.Event()
+        self._transports: WeakSet[paramiko.Transport] = WeakSet()
 
     def connect(self, destination: str, extra: tuple[str, ...] = ()) -> Connection:
         """A new connection to ``destination``.
@@ -91,9 +108,16 @@ class Connector:
         return self._connect(destination, config, config.jumps or None)
 
     def close(self) -> None:
-        """Closes the jump hosts' connections. Those that :meth:`connect` gave out are their callers' to close."""
+        """Ends the run: no connection is made any more, those under way are given up, and all others are closed.
+
+        What hangs on a connection that :meth:`connect` gave out (a proxy program) is its caller's to close.
+        """
+        self._ended.set()
         with self._lock:
             jumps, self._jumps = list(self._jumps.values()), {}
+            transports = list(self._transports)
+        for transport in transports:
+            transport.close()
         for jump in reversed(jumps):
             jump.close()
 
@@ -120,11 +144,13 @@ class Connector:
     def _connect(self, destination: str, config: SshConfig, hops: tuple[str, ...] | None) -> Connection:
         with _translated(destination, config):
             if hops:
-                stream: socket.socket | paramiko.Channel = _forward(self._jump(hops), config, self._options)
-                return self._open(destination, config, stream, None)
+                jump = self._jump(hops)
+                channel = streams.forward(jump.transport, jump.destination, config, self._options)
+                return self._open(destination, config, channel, None)
             if config.first("proxycommand"):
-                return self._open(destination, config, *_start_proxy(config))
-            return self._open(destination, config, _dial(config, self._options), None)
+                return self._open(destination, config, *streams.start_proxy(destination, config))
+            stream = streams.dial(destination, config, self._options, self._ended)
+            return self._open(destination, config, stream, None)
 
     def _jump(self, hops: tuple[str, ...]) -> Connection:
         """The connection to the last of ``hops``, made once for all that come through it."""
@@ -148,13 +174,19 @@ class Connector:
         proxy: subprocess.Popen[bytes] | None,
     ) -> Connection:
         transport: _Client | None = None
+        # BatchMode: nobody is asked.
+        options = replace(self._options, ask=None, secret=None) if config.truth("batchmode") else self._options
         try:
             transport = _Client(stream)
-            checker = HostKeyChecker(destination, config, self._options)
-            _prepare(transport, config, self._options, checker)
-            _negotiate(transport, self._options.timeouts.banner + self._options.timeouts.handshake)
+            with self._lock:
+                self._transports.add(transport)
+            if self._ended.is_set():
+                raise streams.given_up(destination)
+            checker = HostKeyChecker(destination, config, options)
+            _prepare(transport, config, options, checker)
+            _negotiate(transport, options.timeouts.banner + options.timeouts.handshake)
             checker.check(_offered(transport))
-            authenticate(transport, destination, config, self._options)
+            authenticate(transport, destination, config, options)
             transport.set_keepalive(int(config.number("serveraliveinterval", KEEPALIVE)))
             return Connection(destination, config, transport, proxy, checker.notes)
         except BaseException:
@@ -162,7 +194,7 @@ class Connector:
                 transport.close()
             stream.close()
             if proxy is not None:
-                _end(proxy)
+                streams.end(proxy)
             raise
 
 
@@ -213,70 +245,6 @@ def _offered(transport: paramiko.Transport) -> OfferedKey:
     return OfferedKey(key.asbytes(), certificate.key_blob if certificate is not None else None)
 
 
-def _dial(config: SshConfig, options: SshOptions) -> socket.socket:
-    """A TCP connection, to each address of the host in turn."""
-    family = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}.get(config.first("addressfamily"), socket.AF_UNSPEC)
-    seconds = config.number("connecttimeout", options.timeouts.tcp)
-    source = config.first("bindaddress")
-    error: OSError = OSError("no address")
-    for kind, _, _, _, address in socket.getaddrinfo(config.host, config.port, family, socket.SOCK_STREAM):
-        stream = socket.socket(kind, socket.SOCK_STREAM)
-        try:
-            stream.settimeout(seconds)
-            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if source:
-                stream.bind((source, 0))
-            stream.connect(address)
-            return stream
-        except OSError as failure:
-            stream.close()
-            error = failure
-    raise error
-
-
-def _forward(jump: Connection, config: SshConfig, options: SshOptions) -> paramiko.Channel:
-    """A channel of the jump host that ends at our destination."""
-    try:
-        return jump.transport.open_channel(
-            "direct-tcpip", (config.host, config.port), ("127.0.0.1", 0), timeout=options.timeouts.channel
-        )
-    except paramiko.ChannelException as error:
-        raise UnreachableError(
-            f"The jump host {jump.destination} does not connect to {config.host} port {config.port}: {error.text}.",
-            "Check the name and port as the jump host sees them, and its AllowTcpForwarding.",
-        ) from error
-
-
-def _start_proxy(config: SshConfig) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """Starts a ProxyCommand by the user's shell, as ssh does, with one end of a socket pair for its stdin and stdout.
-
-    paramiko's class of that name knows no shell, polls, and leaves a zombie.
-    """
-    command = config.expand(config.first("proxycommand"))
-    ours, theirs = socket.socketpair()
-    shell = os.environ.get("SHELL") or "/bin/sh"
-    with theirs:
-        try:
-            process = subprocess.Popen([shell, "-c", "exec " + command], stdin=theirs.fileno(), stdout=theirs.fileno())
-        except OSError as error:
-            ours.close()
-            raise UnreachableError(
-                f"{shell} cannot be started for ProxyCommand: {error.strerror}.", "Check $SHELL."
-            ) from error
-    return ours, process
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    process.wait()
-
-
 @contextlib.contextmanager
 def _translated(destination: str, config: SshConfig) -> Iterator[None]:
     """The one place where errors of sockets and of paramiko become ours."""
@@ -293,11 +261,12 @@ def _translated(destination: str, config: SshConfig) -> Iterator[None]:
         raise UnreachableError(f"{where} refuses the connection.", "Check its port, and that sshd runs.") from error
     except IncompatiblePeer as error:
         raise UnreachableError(
-            f"{where} and paramiko have no algorithm in common: {error}.",
+            printable(f"{where} and paramiko have nothing in common: {error}."),
             "paramiko 5 has no SHA-1: update that sshd, or put a newer jump host before it.",
         ) from error
     except (OSError, EOFError, paramiko.SSHException) as error:
         raise UnreachableError(
-            f"{where} ended the connection before the login: {str(error).strip() or type(error).__name__}.",
-            f"Compare with: ssh -v {destination}",
+            printable(f"{where} ended the connection before the login: {str(error).strip() or type(error).__name__}."),
+            f"Compare with: ssh -v {destination}"
+            + ("; a server with many logins at once drops some (MaxStartups)." if "banner" in str(error) else ""),
         ) from error

@@ -7,6 +7,7 @@ Functions here see key blobs (the wire form of a public key), no library's key o
 from __future__ import annotations
 
 import base64
+import ipaddress
 import subprocess
 import tempfile
 import threading
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specaudit.errors import HostKeyError
-from specaudit.hosts.ssh import certificates, known_hosts
+from specaudit.hosts.ssh import certificates, known_hosts, known_hosts_command
 from specaudit.hosts.ssh.config import Policy, SshConfig, SshOptions
 from specaudit.hosts.ssh.known_hosts import Entry, fingerprint
 
@@ -69,7 +70,7 @@ class HostKeyChecker:
 
         Otherwise a host that is known by one type of key shows another one, which looks like an attack.
         """
-        entries = self._load()
+        entries = self._load(None)
         known = {entry.key_type for entry in entries if not entry.marker and self._is_named(entry)}
         plain = [a for kind, names in ALGORITHMS.items() if kind in known for a in names]
         plain += [a for kind, names in ALGORITHMS.items() if kind not in known for a in names]
@@ -84,8 +85,10 @@ class HostKeyChecker:
         Raises:
             HostKeyError: the key is revoked, changed, or unknown and not accepted by the policy.
         """
-        entries = self._load()
+        entries = self._load(key.blob)
         self._refuse_revoked(entries, key)
+        if self._is_trusted_loopback():
+            return
         if key.certificate is not None and self._certified(entries, key.certificate):
             return
         verdict = known_hosts.check(entries, self._name, key.blob)
@@ -98,8 +101,21 @@ class HostKeyChecker:
         elif verdict.state == "new":
             self._unknown(verdict.others, key.blob)
 
-    def _load(self) -> list[Entry]:
-        return known_hosts.load([*self._user_files, *self._config.words("globalknownhostsfile")])
+    def _load(self, blob: bytes | None) -> list[Entry]:
+        files = known_hosts.load([*self._user_files, *self._config.words("globalknownhostsfile")])
+        return files + known_hosts_command.lines(self._label, self._config, blob)
+
+    def _is_trusted_loopback(self) -> bool:
+        """NoHostAuthenticationForLocalhost: the far end of a tunnel is another host each time."""
+        config = self._config
+        if not config.truth("nohostauthenticationforlocalhost") or config.first("hostkeyalias"):
+            return False
+        if config.jumps or config.first("proxycommand"):
+            return False
+        try:
+            return config.host.lower() == "localhost" or ipaddress.ip_address(config.host).is_loopback
+        except ValueError:
+            return False
 
     def _names(self) -> tuple[str, ...]:
         bare = self._config.first("hostkeyalias") or self._config.host
@@ -179,7 +195,7 @@ class HostKeyChecker:
         accepted = self._policy in ("accept-new", "no")
         if self._policy == "ask" and self._options.ask is not None:
             with _ASKING:
-                again = known_hosts.check(self._load(), self._name, blob)
+                again = known_hosts.check(self._load(blob), self._name, blob)
                 accepted = again.state == "known" or self._options.ask(f"{text} Connect?")
                 if again.state == "known":
                     return

@@ -6,16 +6,20 @@ import contextlib
 import shlex
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import paramiko
 
 from specaudit.errors import UnreachableError
-from specaudit.hosts.shell import CHUNK, Ended, Sink, Tail, deadline_error
+from specaudit.hosts.shell import CHUNK, Ended, Sink, Tail, deadline_error, printable
 from specaudit.hosts.ssh.connection import Connection, Connector
 
 #: Seconds after the end of stdout within which a command should say how it ended.
 STATUS_SECONDS = 5.0
+#: Seconds for which a server may have no room for the next session: it counts one until its process has ended.
+ROOM_SECONDS = 5.0
+#: Seconds that saying goodbye may take.
+CLOSE_SECONDS = 2.0
 
 
 class SshShell:
@@ -36,6 +40,7 @@ class SshShell:
         self._extra = extra
         self._label = label or destination
         self._connection: Connection | None = None
+        self._sessions = 0
 
     @property
     def label(self) -> str:
@@ -57,17 +62,51 @@ class SshShell:
         connection = self._connected()
         until = time.monotonic() + deadline
         try:
-            channel = connection.transport.open_session(timeout=connection.transport.channel_timeout)
+            channel = self._session(connection)
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise self._broken(connection, f"opens no session: {error}") from error
         try:
-            # The login shell must not stay in between: it may print, or wait, at its end.
-            channel.exec_command("exec " + shlex.join(command))
+            self._start(connection, channel, command, until, deadline)
             return self._converse(connection, channel, stdin, sink, until, deadline)
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise self._broken(connection, f"broke the connection: {str(error) or type(error).__name__}") from error
         finally:
-            _close(channel)
+            _goodbye(connection, channel)
+
+    def _session(self, connection: Connection) -> paramiko.Channel:
+        patience = time.monotonic() + (ROOM_SECONDS if self._sessions else 0)
+        while True:
+            try:
+                channel = connection.transport.open_session(timeout=connection.transport.channel_timeout)
+            except paramiko.ChannelException:  # MaxSessions
+                if time.monotonic() > patience:
+                    raise
+                time.sleep(0.1)
+            else:
+                self._sessions += 1
+                return channel
+
+    def _start(
+        self,
+        connection: Connection,
+        channel: paramiko.Channel,
+        command: Sequence[str],
+        until: float,
+        deadline: float,
+    ) -> None:
+        with _closed_at(until, channel):  # paramiko waits for the answer without a limit
+            try:
+                # The login shell must not stay in between: it may print, or wait, at its end.
+                channel.exec_command("exec " + shlex.join(command))
+            except paramiko.SSHException as error:
+                if time.monotonic() > until:
+                    raise deadline_error(self.label, deadline) from error
+                if connection.alive:
+                    raise UnreachableError(
+                        f"{self.label} lets {connection.config.user} in, but refuses to run a command.",
+                        "Look at that host's sshd log; some accounts and devices only forward ports or files.",
+                    ) from error
+                raise
 
     def close(self) -> None:
         """Ends the connection."""
@@ -79,6 +118,7 @@ class SshShell:
         if self._connection is None or not self._connection.alive:
             self.close()
             self._connection = self._connector.connect(self._destination, self._extra)
+            self._sessions = 0
         return self._connection
 
     def _converse(
@@ -124,9 +164,29 @@ class SshShell:
 
     def _broken(self, connection: Connection, what: str) -> UnreachableError:
         cause = connection.transport.get_exception()
-        return UnreachableError(
-            f"{self.label} {what}{f' ({cause})' if cause else ''}.", "Try again; look at that host's sshd log."
-        )
+        text = f"{what.rstrip('.')}{f' ({cause})' if cause else ''}"
+        return UnreachableError(printable(f"{self.label} {text}."), "Try again; look at that host's sshd log.")
+
+
+@contextlib.contextmanager
+def _closed_at(until: float, channel: paramiko.Channel) -> Iterator[None]:
+    """Closes the channel at a moment, which ends whoever waits for it."""
+    timer = threading.Timer(max(0.0, until - time.monotonic()), _close, (channel,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _goodbye(connection: Connection, channel: paramiko.Channel) -> None:
+    """Closes the channel; where that waits for a server that reads nothing any more, the connection."""
+    closing = threading.Thread(target=_close, args=(channel,), daemon=True)
+    closing.start()
+    closing.join(CLOSE_SECONDS)
+    if closing.is_alive():
+        connection.transport.close()
 
 
 def _close(channel: paramiko.Channel) -> None:
