@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal, TypeVar
 
 from specaudit.model import Finding, OptionVerdict, Proposer, Scan, Severity, Verifier
-from specaudit.report.gate import OPEN, at_least
+from specaudit.report.gate import OPEN, Baseline, at_least
 
 Kind = Literal["appeared", "vanished", "moved", "changed"]
 T = TypeVar("T")
@@ -66,11 +66,11 @@ def as_json(before: Scan, after: Scan, changes: Iterable[Change]) -> str:
 
 def worse(before: Scan, after: Scan, floor: Severity) -> list[Finding]:
     """Findings at or above a severity that ``after`` has and ``before`` has not."""
-    known = {finding.fingerprint for finding in before.findings if finding.status in OPEN}
+    known = Baseline(tuple(finding for finding in before.findings if finding.status in OPEN))
     return [
         finding
         for finding in after.findings
-        if finding.status in OPEN and at_least(finding.severity, floor) and finding.fingerprint not in known
+        if finding.status in OPEN and at_least(finding.severity, floor) and not known.knows(finding)
     ]
 
 

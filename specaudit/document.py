@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
@@ -19,6 +19,8 @@ from specaudit.model import Fleet, Run, Scan
 
 SCAN = "specaudit/scan/1"
 RUN = "specaudit/run/1"
+#: Of a document that is read: some five hundred scans.
+MAX_BYTES = 256 << 20
 
 
 def encode(document: Scan | Run) -> bytes:
@@ -65,10 +67,25 @@ def load(path: Path) -> Scan | Run:
         ConfigurationError: as :func:`decode`, or the file cannot be read.
     """
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            return read(file, str(path))
     except OSError as bad:
         raise ConfigurationError(f"{path} cannot be read: {bad.strerror}.", "Check the path.") from bad
-    return decode(data, str(path))
+
+
+def read(stream: IO[bytes], name: str) -> Scan | Run:
+    """Reads a document from an open stream.
+
+    Raises:
+        ConfigurationError: as :func:`decode`, or it is too large.
+    """
+    return decode(_limited(stream.read(MAX_BYTES + 1), name), name)
+
+
+def _limited(data: bytes, name: str) -> bytes:
+    if len(data) > MAX_BYTES:
+        raise ConfigurationError(f"{name} has more than {MAX_BYTES >> 20} MiB.", "No scan document is that large.")
+    return data
 
 
 def write(path: Path, data: bytes) -> None:

@@ -228,6 +228,14 @@ class Verifier:
     reason: str = ""
 
 
+#: What the three questions about trees can be answered with.
+VERDICTS: Mapping[str, tuple[str, ...]] = {
+    "drafting": ("none", "static", "dynamic"),
+    "attention": ("none", "dead", "static", "per-request"),
+    "verification": ("none", "tree-walk"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class TreePart:
     """One of the three questions about trees: found with ``evidence``, or absent after ``searched``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,20 +29,36 @@ Expect = Annotated[
 
 
 def gate_of(
-    fail_on: str | None, baseline: Path | None, ignore: Sequence[str] | None, expect: Sequence[str] | None
+    fail_on: str | None,
+    baseline: Path | None,
+    ignore: Sequence[str] | None,
+    expect: Sequence[str] | None,
+    rules: Iterable[str] = (),
 ) -> Gate:
     """The gate that the options describe.
 
+    Args:
+        fail_on: a severity.
+        baseline: a scan document.
+        ignore: ids of rules.
+        expect: expectations.
+        rules: ids that are known besides those of the packaged rules.
+
     Raises:
-        UsageError: a severity, an expectation or the baseline cannot be understood.
+        UsageError: a severity, an id, an expectation or the baseline cannot be understood.
     """
     from specaudit import document
     from specaudit.report import expect as expectations
     from specaudit.report import gate
+    from specaudit.ruling.store import rulebook
 
+    expected = tuple(expectations.read(text) for text in expect or ())
+    named = [*(ignore or ()), *(one.of for one in expected if one.key == "rule")]
+    if named:
+        gate.check_ids(named, {*rulebook().ids, *rules})
     return gate.Gate(
         fail_on=gate.severity(fail_on) if fail_on is not None else None,
         ignored=frozenset(ignore or ()),
-        known=gate.baseline(document.load(baseline)) if baseline is not None else frozenset(),
-        expectations=tuple(expectations.read(text) for text in expect or ()),
+        known=gate.baseline(document.load(baseline)) if baseline is not None else gate.Baseline(),
+        expectations=expected,
     )

@@ -53,9 +53,11 @@ def report(
         if len(wanted) != 1 or wanted[0].path is not None:
             raise UsageError("--output is for one format.", "Write --format FORMAT=FILE for each of several.")
         wanted = (formats.Wanted(wanted[0].name, output),)
-    checked = gate_of(fail_on, baseline, ignore, expect)
     loaded = [_load(path) for path in scans]
-    made = report_of([scan for one in loaded for scan in (one.scans if isinstance(one, Run) else (one,))], checked)
+    found = [scan for one in loaded for scan in (one.scans if isinstance(one, Run) else (one,))]
+    checked = gate_of(fail_on, baseline, ignore, expect, {finding.rule for scan in found for finding in scan.findings})
+    gate.fit(checked.known, found)
+    made = report_of(found, checked)
     for one in wanted:
         data = formats.FORMATS[one.name](made).encode()
         if one.path is None:
@@ -72,7 +74,7 @@ def _load(path: Path) -> Scan | Run:
     from specaudit import document
 
     if str(path) == "-":
-        return document.decode(sys.stdin.buffer.read(), "standard input")
+        return document.read(sys.stdin.buffer, "standard input")
     return document.load(path)
 
 

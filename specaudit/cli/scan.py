@@ -90,10 +90,11 @@ def scan(
     from specaudit import document
     from specaudit.cache import Cache, folder
     from specaudit.console import Progress, complain, note, show_fleet, show_scan
+    from specaudit.report.gate import fit
     from specaudit.scan import Options, only_methods, scan_all
 
     progress = Progress(quiet)
-    gate = gate_of(fail_on, baseline, ignore, expect) if fail_on or baseline or ignore or expect else None
+    gate = _gate(fail_on, baseline, ignore, expect, None if no_rules else rules or ())
     wanted, reached = machines.perhaps_meant(
         targets or [], said, inventory=inventory, limit=limit, metrics=metrics, clear=progress.clear
     )
@@ -139,6 +140,7 @@ def scan(
     page.finish()
     codes = [outcome.code for outcome in outcomes]
     if gate is not None:
+        fit(gate.known, scans)
         codes += [_judged(one, gate) for one, outcome in zip(scans, outcomes, strict=True) if outcome.error is None]
     raise typer.Exit(max(codes, default=Exit.CLEAN))
 
@@ -178,6 +180,24 @@ def _compared(outcomes: Iterable[Outcome]) -> Fleet:
     from specaudit.fleet import compare, member
 
     return compare([member(outcome) for outcome in outcomes if outcome.scan.target.host])
+
+
+def _gate(
+    fail_on: str | None,
+    baseline: Path | None,
+    ignore: Sequence[str] | None,
+    expect: Sequence[str] | None,
+    rules: Sequence[Path] | None,
+) -> Gate | None:
+    """The gate that the options describe, ``None`` without such options; ``rules`` is ``None`` for a scan without."""
+    from specaudit.errors import UsageError
+    from specaudit.ruling.store import rulebook
+
+    if not (fail_on or baseline or ignore or expect):
+        return None
+    if rules is None and (fail_on or baseline or ignore):
+        raise UsageError("--no-rules leaves nothing to gate.", "Leave out --no-rules, or the options of the gate.")
+    return gate_of(fail_on, baseline, ignore, expect, rulebook(rules or ()).ids)
 
 
 def _judged(scan: Scan, gate: Gate) -> Exit:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from specaudit.errors import UsageError
-from specaudit.model import Scan
+from specaudit.model import VERDICTS, Scan, Status, Topology, Walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def read(text: str) -> Expectation:
     """Reads ``KEY=VALUE`` or ``KEY.OF=VALUE``.
 
     Raises:
-        UsageError: another form, or a key that nothing can be expected of.
+        UsageError: another form, a key that nothing can be expected of, or a value that it never has.
     """
     name, equals, value = text.partition("=")
     key, _, of = name.strip().partition(".")
@@ -52,6 +53,9 @@ def read(text: str) -> Expectation:
     if bool(of) != (key in _OF) and key not in _OPTIONAL:
         example = f"{key}.NAME=VALUE" if key in _OF else f"{key}=VALUE"
         raise UsageError(f"--expect {text!r} cannot be understood.", f"Write {example}.")
+    possible = _VALUES.get(key)
+    if possible is not None and value.strip() not in possible:
+        raise UsageError(f"--expect {text!r} can never be met.", f"{key} is one of {', '.join(possible)}.")
     return Expectation(key, of, value.strip())
 
 
@@ -129,6 +133,14 @@ _KEYS: Mapping[str, Callable[[Scan, str], Iterator[str]]] = {
     "engine": _engine,
     "version": _version,
     "modified": _modified,
+}
+#: What the values of some keys can be.
+_VALUES: Mapping[str, tuple[str, ...]] = {
+    **{f"tree-{part}": verdicts for part, verdicts in VERDICTS.items()},
+    "topology": get_args(Topology),
+    "walk": get_args(Walk),
+    "rule": get_args(Status),
+    "modified": ("yes", "no"),
 }
 #: Keys that need a method or a rule after a dot, and those that may have one.
 _OF = frozenset({"proposer", "topology", "rule"})

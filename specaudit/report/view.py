@@ -79,6 +79,8 @@ def verdict(judgement: Judgement) -> str:
         return "not examined: " + "; ".join(failure.error for failure in judgement.scan.errors)
     if judgement.scan.errors:
         said.append(f"not fully examined ({len(judgement.scan.errors)} failures)")
+    if judgement.unjudged:
+        said.append("no findings to gate: the scan was made without rules")
     if judgement.failing:
         said.append(f"{len(judgement.failing)} findings at or above the gate")
     said += [str(unmet) for unmet in judgement.unmet]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from specaudit.index import Index
 from specaudit.model import Evidence, Failure, Finding, Search, Status, TreeVerdict
 from specaudit.ruling import relations
 from specaudit.ruling.answers import Answer, joined
+from specaudit.ruling.identity import fingerprint
 from specaudit.ruling.places import Ground, Place
 from specaudit.ruling.rule import (
     All,
@@ -201,7 +201,8 @@ def _finding(
     reason: str = "",
 ) -> Finding:
     shown = tuple(sorted(sites, key=lambda site: (site.path, site.line)))[:MAX_SITES]
-    symbol = _symbol(rule, ground, shown)
+    # Of all sites: which of them are shown depends on paths, and a moved file must not change the finding.
+    symbol = _symbol(rule, ground, sites)
     return Finding(
         rule=rule.id,
         severity=rule.severity,
@@ -212,7 +213,7 @@ def _finding(
         methods=rule.methods,
         sites=shown,
         searched=searched if status != "present" or not shown else None,
-        fingerprint=fingerprint(rule.id, symbol, shown),
+        fingerprint=fingerprint(rule.id, symbol, sites),
         reason=reason,
         fix=rule.remedy.recipe or None,
         symptom=rule.symptom,
@@ -236,9 +237,3 @@ def _assigned(text: str) -> str:
     """The name that a line at module level assigns to."""
     found = re.match(r"(\w+)\s*(:[^=]*)?=(?!=)", text)
     return found[1] if found else ""
-
-
-def fingerprint(rule: str, symbol: str, sites: Iterable[Evidence]) -> str:
-    """What makes a finding the same finding: rule, symbol and the sites' texts, white space aside; no line, no path."""
-    texts = sorted({re.sub(r"\s+", "", site.text) for site in sites})
-    return hashlib.sha256("\0".join((rule, symbol, *texts)).encode()).hexdigest()[:32]

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, cast, get_args
 
 from specaudit.engines import ENGINES
-from specaudit.model import Condition, Severity, Status
+from specaudit.model import VERDICTS, Condition, Severity, Status
 from specaudit.ruling.document import Node, parse
 from specaudit.ruling.rule import (
     All,
@@ -51,12 +51,7 @@ _NAME = re.compile(r"[\w*]+(\.[\w*]+)*")
 _GLOB = re.compile(r"[\w.*?/-]+")
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,79}")
 _ADDRESS = re.compile(r"https?://[^\s\"<>\\^`{|}\x00-\x20\x7f-\U0010ffff]+")
-_VERDICTS: Mapping[str, tuple[str, ...]] = {
-    "drafting": ("none", "static", "dynamic"),
-    "attention": ("none", "dead", "static", "per-request"),
-    "verification": ("none", "tree-walk"),
-}
-_PARTS = tuple(_VERDICTS)
+_PARTS = tuple(VERDICTS)
 _OPERATIONS = ("==", "!=", "in", "not in", "<", "<=", ">", ">=", "is set", "is not set")
 
 
@@ -299,8 +294,8 @@ def _verdict(node: Node, at: Subject | None) -> Test:
     part = keys["part"].choice(_PARTS)
     words = keys["is"].texts("a verdict")
     for word in words:
-        if word not in _VERDICTS[part]:
-            raise keys["is"].wrong(f"expected one of {', '.join(_VERDICTS[part])}, found {word!r}")
+        if word not in VERDICTS[part]:
+            raise keys["is"].wrong(f"expected one of {', '.join(VERDICTS[part])}, found {word!r}")
     return Verdict(part, words)
 
 
@@ -376,7 +371,7 @@ def _example(status: Status, node: Node, subject: Subject | None) -> Example:
     files = {}
     for path, code in node.value.items():
         if path == "tree":
-            tree = {part: word.choice(_VERDICTS[part]) for part, word in code.mapping(_PARTS, _PARTS).items()}
+            tree = {part: word.choice(VERDICTS[part]) for part, word in code.mapping(_PARTS, _PARTS).items()}
         elif not _GLOB.fullmatch(path) or "*" in path or not path.endswith(".py"):
             raise code.wrong(f"{path!r} is no package-relative path of a .py file")
         else:

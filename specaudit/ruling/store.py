@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 
 from specaudit.errors import ConfigurationError
@@ -42,6 +42,11 @@ class Rulebook:
             contents = data if isinstance(data, bytes) else data.message.encode()
             made.update(f"{name}\0{len(contents)}\0".encode() + contents)
         return made.hexdigest()
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The rules' ids, which are the names of their files; nothing is parsed."""
+        return frozenset(PurePath(name).stem for name, _, _ in self.documents)
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:

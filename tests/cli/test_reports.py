@@ -92,6 +92,59 @@ def test_a_configuration_rules_findings_out(program: Program, release: Release) 
     assert v1["gdn-accepted-index-unbounded"]["status"] == "unreachable"
 
 
+def test_incomplete_wins_over_findings_in_a_fleet(program: Program, release: Release, tmp_path: Path) -> None:
+    target, both = f"dir:{release('0.33.0')}", tmp_path / "both.json"
+    said = program(
+        "scan", "nowhere.invalid", target, "--brief", "-q", "--fail-on", "high", "--ignore", "v2-runner-default",
+        "--expect", "runner=v1", "--output", both, "-o", "ConnectTimeout=2",
+    )  # fmt: skip
+    assert said.code == 3
+    assert "gate: " in said.err
+    again = program("report", both, "--fail-on", "high", "--format", "text")
+    assert again.code == 3
+    assert "not examined" in again.out
+    assert "(fails)" in again.out
+    known = program("report", both, "--fail-on", "high", "--baseline", both)
+    assert (known.code, "(fails)" in known.out) == (3, False)
+
+
+def test_a_gate_without_rules_is_refused(program: Program, release: Release, tmp_path: Path) -> None:
+    target, bare = f"dir:{release('0.33.0')}", tmp_path / "bare.json"
+    for option in (("--fail-on", "low"), ("--ignore", "v2-runner-default"), ("--baseline", bare)):
+        said = program("scan", target, "--no-rules", *option, "-q")
+        assert said.code == 2
+        assert "--no-rules" in said.err
+    written = program("scan", target, "--no-rules", "--expect", "runner.eagle3=v2", "-q", "--brief", "--output", bare)
+    assert written.code == 0
+    assert program("report", bare, "--fail-on", "low").code == 3
+    assert "no findings" in program("report", bare, "--baseline", bare).err
+
+
+def test_ignored_ids_are_known_before_anything_is_read(program: Program, tmp_path: Path) -> None:
+    said = program("scan", "dir:/nowhere", "--fail-on", "low", "--ignore", "my-rul", "-q")
+    assert (said.code, "no rule 'my-rul'" in said.err) == (2, True)
+    (tmp_path / "my-rule.yaml").write_text(MY_RULE)
+    said = program("scan", "dir:/nowhere", "--fail-on", "low", "--ignore", "my-rul", "-q", "--rules", tmp_path)
+    assert "Did you mean my-rule?" in said.err
+    said = program("scan", "dir:/nowhere", "--fail-on", "low", "--ignore", "my-rule", "-q", "--rules", tmp_path)
+    assert "no rule" not in said.err
+
+
+def test_a_baseline_of_another_engine(program: Program, documents: dict[str, Path], tmp_path: Path) -> None:
+    other = json.loads(documents["0.20.1"].read_text())
+    other["engine"]["name"] = "sglang"
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    said = program("report", documents["0.33.0"], "--fail-on", "low", "--baseline", tmp_path / "other.json")
+    assert (said.code, "The baseline is of sglang, and this is vllm" in said.err) == (2, True)
+    newer = tmp_path / "newer.json"
+    newer.write_text(json.dumps({**other, "schema": "specaudit/scan/2"}))
+    said = program("report", documents["0.33.0"], "--fail-on", "low", "--baseline", newer)
+    assert (said.code, "this program reads specaudit/scan/1" in said.err) == (2, True)
+    whole = documents["0.33.0"].read_bytes()
+    newer.write_bytes(whole[: len(whole) // 2])
+    assert program("report", documents["0.33.0"], "--fail-on", "low", "--baseline", newer).code == 2
+
+
 def test_rules_of_ones_own(program: Program, release: Release, tmp_path: Path) -> None:
     target = f"dir:{release('0.33.0')}"
     (tmp_path / "my-rule.yaml").write_text(MY_RULE)
@@ -175,6 +228,13 @@ def test_github_writes_annotations_and_the_step_summary(
         (["--format", "text", "--format", "json"], "standard output"),
         (["--fail-on", "awful"], "no severity"),
         (["--expect", "nonsense"], "cannot be understood"),
+        (["--expect", "tree-verification=tree"], "can never be met"),
+        (["--expect", "rule.v2-runner-defaults=fixed"], "Did you mean v2-runner-default"),
+        (["--ignore", "v2-runner-defaults"], "Did you mean v2-runner-default"),
+        (["--ignore", "zzz"], "rules list"),
+        (["--baseline", "/dev/zero"], "more than 256 MiB"),
+        (["--baseline", "/dev/null"], "no scan document"),
+        (["--baseline", "."], "cannot be read"),
         (["--baseline", "/nowhere.json"], "cannot be read"),
         (["--format", "text", "--output", "/nowhere/x"], "cannot be written"),
     ],

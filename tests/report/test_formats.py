@@ -20,7 +20,7 @@ from specaudit.model import Evidence, Scan
 from specaudit.model import Failure as Trouble
 from specaudit.report.expect import read
 from specaudit.report.formats import FORMATS, wanted
-from specaudit.report.gate import Gate, baseline
+from specaudit.report.gate import Baseline, Gate, baseline
 from specaudit.report.github import SUMMARY_BYTES, summary
 from specaudit.report.view import Report, opened, report_of
 
@@ -35,7 +35,7 @@ HOSTILE = (
 @pytest.fixture
 def report(scanned: Scanned) -> Report:
     old, new = scanned("0.20.1"), scanned("0.33.0")
-    known = frozenset(list(sorted(baseline(old)))[:3])
+    known = Baseline(baseline(old).findings[:3])
     gate = Gate("high", frozenset({"v2-runner-default"}), known, (read("engine=vllm"), read("runner=v2")))
     return report_of([old, new], gate)
 

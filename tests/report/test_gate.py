@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from specaudit.errors import Exit, UsageError
 from specaudit.model import Evidence, Failure, Finding, Run, Scan
 from specaudit.report import expect
-from specaudit.report.gate import Gate, baseline, judge, severity, worst
+from specaudit.report.gate import Baseline, Gate, baseline, fit, judge, severity, worst
+from specaudit.report.view import verdict
+from specaudit.ruling.identity import fingerprint, normal
 
 Scanned = Callable[[str], Scan]
 
@@ -55,7 +58,6 @@ def test_only_what_is_new_counts(old: Scan, scanned: Scanned) -> None:
 def test_a_moved_line_is_no_new_finding_and_other_text_is(old: Scan) -> None:
     known = baseline(old)
     first = open_findings(old, "critical")[0]
-    from specaudit.ruling.evaluate import fingerprint
 
     def with_sites(*sites: Evidence) -> Scan:
         print_ = fingerprint(first.rule, first.symbol, sites)
@@ -68,8 +70,91 @@ def test_a_moved_line_is_no_new_finding_and_other_text_is(old: Scan) -> None:
 
 
 def test_a_baseline_of_several_scans(old: Scan, scanned: Scanned) -> None:
-    both = baseline(Run((old, scanned("0.33.0"))))
-    assert both == baseline(old) | baseline(scanned("0.33.0"))
+    new = scanned("0.33.0")
+    both = baseline(Run((old, new)))
+    assert judge(old, Gate("low", known=both)).code is judge(new, Gate("low", known=both)).code is Exit.CLEAN
+    assert both.engines == {"vllm"}
+
+
+def with_first(scan: Scan, severity: str, **changes: Any) -> Scan:
+    """The scan with one finding alone, changed and with its fingerprint made anew."""
+    first = next(f for f in open_findings(scan, severity) if len(f.sites) > 1)
+    changed = replace(first, **changes)
+    return replace(
+        scan,
+        findings=(replace(changed, fingerprint=fingerprint(changed.rule, changed.symbol, changed.sites)),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "code"),
+    [
+        ("white space", Exit.CLEAN),
+        ("another comment", Exit.CLEAN),
+        ("renamed file", Exit.CLEAN),
+        ("one site less", Exit.CLEAN),
+        ("one site more", Exit.FINDINGS),
+        ("renamed symbol", Exit.FINDINGS),
+        ("renamed variable", Exit.FINDINGS),
+    ],
+)
+def test_what_is_the_same_finding(old: Scan, what: str, code: Exit) -> None:
+    before = with_first(old, "critical")
+    (finding,) = before.findings
+    sites = finding.sites
+    changes: dict[str, dict[str, Any]] = {
+        "white space": {"sites": tuple(replace(s, text=f"   {s.text.replace('=', ' = ')}") for s in sites)},
+        "another comment": {"sites": tuple(replace(s, text=f"{s.text}  # see #12345 ('quoted')") for s in sites)},
+        "renamed file": {"sites": tuple(replace(s, path=f"vllm/other/{n}.py") for n, s in enumerate(sites))},
+        "one site less": {"sites": sites[:-1]},
+        "one site more": {"sites": (*sites, Evidence("vllm/other.py", 1, "yet_another = wrong()"))},
+        "renamed symbol": {"symbol": f"{finding.symbol}2"},
+        "renamed variable": {"sites": tuple(replace(s, text=s.text.replace("e", "x")) for s in sites)},
+    }
+    after = with_first(old, "critical", **changes[what])
+    assert judge(after, Gate("low", known=baseline(before))).code is code
+
+
+@pytest.mark.parametrize(
+    ("text", "normalised"),
+    [
+        ("x = f('# no comment')  # a comment", "x=f('#nocomment')"),
+        ('x = "it\'s # in" # out', 'x="it\'s#in"'),
+        ("x = 'a\\'# in' # out", "x='a\\'#in'"),
+        ("# a comment alone", "#acommentalone"),
+        ("x", "x"),
+    ],
+)
+def test_lines_are_compared_without_white_space_and_comments(text: str, normalised: str) -> None:
+    assert normal(text) == normalised
+
+
+def test_findings_of_several_rules_are_told_apart(old: Scan) -> None:
+    """Two rules may point at the same line; one that is known says nothing about the other."""
+    first, second = open_findings(old, "critical", "high")[:2]
+    same = replace(second, symbol=first.symbol, sites=first.sites, fingerprint=first.fingerprint)
+    assert judge(replace(old, findings=(same,)), Gate("low", known=Baseline((first,)))).code is Exit.FINDINGS
+
+
+def test_a_scan_without_rules_never_passes_a_gate_for_findings(old: Scan) -> None:
+    bare = replace(old, findings=())
+    assert judge(bare, Gate()).code is Exit.CLEAN
+    judgement = judge(bare, Gate("low"))
+    assert judgement.code is Exit.INCOMPLETE
+    assert "made without rules" in verdict(judgement)
+    with pytest.raises(UsageError, match="no findings"):
+        baseline(bare)
+    with pytest.raises(UsageError, match="no findings"):
+        baseline(replace(old, engine=None))
+
+
+def test_a_baseline_of_another_engine(old: Scan) -> None:
+    assert old.engine is not None
+    other = baseline(replace(old, engine=replace(old.engine, name="sglang")))
+    with pytest.raises(UsageError, match="The baseline is of sglang, and this is vllm"):
+        fit(other, [old])
+    fit(other, [replace(old, engine=None)])
+    fit(baseline(old), [old])
 
 
 def test_incomplete_wins_over_findings(old: Scan) -> None:
@@ -124,7 +209,13 @@ def test_expectations(scanned: Scanned, text: str, version: str, met: bool) -> N
     assert [str(one.expectation) for one in judgement.unmet] == ([] if met else [text])
 
 
-@pytest.mark.parametrize("text", ["", "runner", "runner=", "nonsense=1", "proposer=x", "engine.x=vllm", "=v2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "runner", "runner=", "nonsense=1", "proposer=x", "engine.x=vllm", "=v2", "tree-verification=yes",
+        "topology.eagle=tree", "walk=linaer", "rule.v2-runner-default=absent", "modified=maybe",
+    ],
+)  # fmt: skip
 def test_expectations_that_cannot_be_understood(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         expect.read(text)
