@@ -1,34 +1,43 @@
-"""Expressions over symbolic values: an evaluator, and what it knows.
+"""What is known while expressions are evaluated over symbolic values.
 
 A value is what is known of it and where it comes from. Every open comparison gets its truth value from an oracle, and
-the same expression always the same one.
+the same expression always the same one. What each expression does is made once, by :mod:`.lowering`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from specaudit.classify import calls, ir
-from specaudit.classify.arithmetic import BINARY, compute, decide
-from specaudit.classify.ir import Block, Call, Compare, Const, Expr, Function, Name, Op
+from specaudit.classify import ir
+from specaudit.classify.arithmetic import compute, decide
+from specaudit.classify.ir import Const
 from specaudit.classify.runs import UNKNOWN, Asked, Oracle, Run, Seen, Store, Turns, Value
-from specaudit.classify.terms import Kind, Term, Terms, kind, label, tensor_kind
+from specaudit.classify.terms import Kind, Term, Terms, kind, tensor_kind
+
+if TYPE_CHECKING:
+    from specaudit.classify.statements import Program
+
+
+class Stop(Exception):
+    """The function returned, or ran for too long."""
 
 
 @dataclass(slots=True)
 class Evaluator:
-    """Evaluates the expressions of ``function``; ``local`` are the other functions of its file, which it may call;
+    """Evaluates the expressions of ``program``; ``local`` are the other functions of its file, which it may call;
     ``flags`` are fixed values.
 
     ``tensors``: it works on whole tensors (torch), so that no comparison of two of them is one truth value.
     ``compared`` collects the comparisons that any run made, ``lines`` where those of lanes or tensors stand, by the
     id of their term. ``depth`` counts the functions entered, ``open`` are the loops around what is evaluated, and
-    ``testing`` is on while the test of one is.
+    ``testing`` is on while the test of one is. ``steps`` counts statements over all runs, ``ends`` is where this run
+    has to.
     """
 
-    function: Function
-    local: Mapping[str, Function]
+    program: Program
+    local: Mapping[str, Program]
     terms: Terms
     flags: Mapping[str, Const]
     tensors: bool = False
@@ -41,27 +50,20 @@ class Evaluator:
     depth: int = 0
     testing: bool = False
     open: list[Turns] = field(default_factory=list)
-    _constants: dict[int, Value] = field(default_factory=dict)
+    constants: dict[int, Value] = field(default_factory=dict)
+    numbers: dict[int, int] = field(default_factory=dict)
+    steps: int = 0
+    ends: int = 0
 
-    def block(self, block: Block) -> str:
-        """Runs statements; what ends them early (``break``, ``continue``, ``return``) or nothing."""
-        raise NotImplementedError
+    # --- making values
 
-    def assign(self, target: Expr, value: Value, line: int) -> None:
-        if isinstance(target, Name):
-            self.env[target.id] = value
-        elif isinstance(target, Op) and target.op == "tuple":
-            for position, part in enumerate(target.args):
-                self.assign(part, self._item(value, position), line)
-        elif isinstance(target, Op) and target.op == "[]":
-            base = self.evaluate(target.args[0])
-            index = [self.evaluate(a).term for a in target.args[1:]]
-            address = self.terms.op("+", base.term, *index)
-            self.store(label(address), address, value, None, line)
-        elif isinstance(target, Op) and target.op.startswith("."):
-            self.env[ir.label_of(target)] = value
+    def constant(self, value: ir.Scalar) -> Value:
+        return Value(value, self.terms.const(value))
 
-    def _item(self, value: Value, position: int) -> Value:
+    def together(self, parts: Sequence[Value]) -> Value:
+        return Value(tuple(parts), self.terms.op("tuple", *[p.term for p in parts]))
+
+    def item(self, value: Value, position: int) -> Value:
         if isinstance(value.known, tuple):
             return value.known[position] if position < len(value.known) else Value(UNKNOWN, value.term)
         return Value(UNKNOWN, self.terms.op("item", value.term, self.terms.const(position)))
@@ -73,32 +75,7 @@ class Evaluator:
         for turns in self.open:
             turns.stores[-1].append(store)
 
-    def constant(self, value: ir.Scalar) -> Value:
-        return Value(value, self.terms.const(value))
-
-    def together(self, parts: list[Value]) -> Value:
-        return Value(tuple(parts), self.terms.op("tuple", *(p.term for p in parts)))
-
-    def evaluate(self, expr: Expr) -> Value:
-        form = type(expr)
-        if form is Name:
-            assert isinstance(expr, Name)
-            found = self.env.get(expr.id)
-            return found if found is not None else Value(UNKNOWN, self.terms.leaf("global", expr.id))
-        if form is Const:
-            assert isinstance(expr, Const)
-            found = self._constants.get(id(expr))
-            if found is None:
-                found = self._constants[id(expr)] = self.constant(expr.value)
-            return found
-        if form is Op:
-            assert isinstance(expr, Op)
-            return self._op(expr)
-        if form is Compare:
-            assert isinstance(expr, Compare)
-            return self._compare(expr)
-        assert isinstance(expr, Call)
-        return calls.call(self, expr)
+    # --- truth
 
     def truth(self, value: Value) -> bool:
         known = value.known
@@ -108,66 +85,19 @@ class Evaluator:
 
     def _ask(self, term: Term) -> bool:
         truth = self.oracle(term)
-        first = all(len(turns.compared) == 1 for turns in self.open)
+        first = True
+        for turns in self.open:
+            if len(turns.compared) != 1:
+                first = False
+                break
         self.run.asked.append(Asked(term.id, first, truth))
         return truth
 
-    def _op(self, expr: Op) -> Value:
-        op = expr.op
-        if op in BINARY and len(expr.args) == 2:
-            return self._binary(op, self.evaluate(expr.args[0]), self.evaluate(expr.args[1]))
-        if op == "and" or op == "or":
-            left = self.evaluate(expr.args[0])
-            if left.known is UNKNOWN and left.term.vector:
-                return Value(UNKNOWN, self.terms.op(op, left.term, self.evaluate(expr.args[1]).term))
-            truth = self.truth(left)
-            if truth is (op == "or"):
-                return left if left.known is not UNKNOWN else Value(truth, left.term)
-            return self.evaluate(expr.args[1])
-        if op == "if":
-            return self.choose(self.evaluate(expr.args[0]), expr.args[1], expr.args[2])
-        if op == "tuple":
-            return self.together([self.evaluate(a) for a in expr.args])
-        if op == "[]":
-            return self._subscript(expr)
-        if op == ":=":
-            value = self.evaluate(expr.args[1])
-            self.assign(expr.args[0], value, 0)
-            return value
-        if op.startswith("."):
-            return self._attribute(expr)
-        args = [self.evaluate(a) for a in expr.args]
-        if len(args) == 1 and op in ("not", "~", "neg"):
-            return self.negated(op, args[0])
-        return Value(UNKNOWN, self.terms.op(op, *(a.term for a in args)))
-
-    def choose(self, test: Value, then: Expr, other: Expr) -> Value:
+    def choose(self, test: Value, then: Code, other: Code) -> Value:
         if test.known is UNKNOWN and test.term.vector:
-            yes, no = self.evaluate(then), self.evaluate(other)
+            yes, no = then(self), other(self)
             return Value(UNKNOWN, self.terms.op("where", test.term, yes.term, no.term))
-        return self.evaluate(then if self.truth(test) else other)
-
-    def _attribute(self, expr: Op) -> Value:
-        known = self.env.get(ir.label_of(expr))
-        if known is not None:
-            return known
-        base = self.evaluate(expr.args[0])
-        if base.term.kind in ("global", "param") and base.known is UNKNOWN:
-            return Value(UNKNOWN, self.terms.leaf(base.term.kind, base.term.name + expr.op))
-        return Value(UNKNOWN, self.terms.op(expr.op, base.term))
-
-    def _subscript(self, expr: Op) -> Value:
-        base = self.evaluate(expr.args[0])
-        index = [self.evaluate(a) for a in expr.args[1:]]
-        if isinstance(base.known, tuple) and len(index) == 1:
-            if isinstance(index[0].known, int) and -len(base.known) <= index[0].known < len(base.known):
-                return base.known[index[0].known]
-            if base.known and index[0].known is UNKNOWN:
-                return base.known[0]
-        if base.term.vector or (not self.tensors and all(_keeps_lanes(i) for i in expr.args[1:])):
-            shape = ",".join("None" if index == Const(None) else ":" for index in expr.args[1:])
-            return Value(UNKNOWN, self.terms.op(f"[{shape}]", base.term))
-        return Value(UNKNOWN, self.terms.load(self.terms.op("+", base.term, *(i.term for i in index))))
+        return then(self) if self.truth(test) else other(self)
 
     def negated(self, op: str, arg: Value) -> Value:
         known = arg.known
@@ -180,7 +110,9 @@ class Evaluator:
             return Value(not self.truth(arg), term)
         return Value(UNKNOWN, term)
 
-    def _binary(self, op: str, left: Value, right: Value) -> Value:
+    # --- two operands
+
+    def binary(self, op: str, left: Value, right: Value) -> Value:
         a, b = left.known, right.known
         if a is UNKNOWN and b is UNKNOWN:
             return Value(UNKNOWN, self.terms.op(op, left.term, right.term))
@@ -188,11 +120,8 @@ class Evaluator:
             return self.together([*a, *b])
         if isinstance(a, (bool, int, float)) and isinstance(b, (bool, int, float)):
             return Value(compute(op, a, b), self.terms.op(op, left.term, right.term))
-        for one, other in ((left, right), (right, left)):
-            simple = self._simplify(op, one, other)
-            if simple is not None:
-                return simple
-        return Value(UNKNOWN, self.terms.op(op, left.term, right.term))
+        simple = self._simplify(op, left, right) or self._simplify(op, right, left)
+        return simple if simple is not None else Value(UNKNOWN, self.terms.op(op, left.term, right.term))
 
     def _simplify(self, op: str, one: Value, other: Value) -> Value | None:
         """A truth value beside something open: ``match * index``, ``valid & found``, ``0 + x``."""
@@ -207,12 +136,10 @@ class Evaluator:
             return other
         return None
 
-    def _compare(self, expr: Compare) -> Value:
-        return self.compare(expr.op, self.evaluate(expr.left), self.evaluate(expr.right), id(expr), expr.line)
-
     def compare(self, op: str, left: Value, right: Value, site: int, line: int) -> Value:
         self.compared.add(site)
-        term = self.terms.op(op, left.term, right.term)
+        ours, theirs = left.term, right.term
+        term = self.terms.op(op, ours, theirs)
         a, b = left.known, right.known
         if a is not UNKNOWN and b is not UNKNOWN and not isinstance(a, tuple) and not isinstance(b, tuple):
             return Value(decide(op, a, b), term)
@@ -220,14 +147,14 @@ class Evaluator:
             return Value(op == "is not", term)
         if term.vector or self.tensors or op in ("in", "not in"):
             self.lines.setdefault(term.id, line)
-            return self._lanes(op, left.term, right.term, term)
-        key, flipped = self._key(op, left.term, right.term)
-        tested = self._kind(op, left.term, right.term, term)
-        if self.testing and tested == "none" and not (left.term.loads or right.term.loads):
+            return self._lanes(op, ours, theirs, term)
+        key, flipped = self._key(op, ours, theirs)
+        tested = self._kind(op, ours, theirs, term)
+        if self.testing and tested == "none" and not (ours.loads or theirs.loads):
             return Value(True, term)
         truth = self._ask(key) is not flipped
         ascending = (op in ("<", "<=")) is not flipped
-        seen = Seen(key.id, tested, truth is (op == "=="), ascending, site, line, left.term, right.term)
+        seen = Seen(key.id, tested, truth is (op == "=="), ascending, site, line, ours, theirs)
         self.run.seen.append(seen)
         for turns in self.open:
             turns.compared[-1].append(seen)
@@ -258,6 +185,7 @@ class Evaluator:
         return self.terms.op("<", right, left), op == "<="
 
 
-def _keeps_lanes(index: Expr) -> bool:
-    """``None`` or a whole slice: another shape of the same lanes."""
-    return index == Const(None) or (isinstance(index, Op) and index.op == "slice" and set(index.args) == {Const(None)})
+#: Evaluates one expression.
+Code = Callable[[Evaluator], Value]
+#: Runs one statement, or some; what ends them early, or nothing.
+Step = Callable[[Evaluator], str]

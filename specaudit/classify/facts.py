@@ -16,6 +16,7 @@ from specaudit.classify.candidates import candidates
 from specaudit.classify.ir import Const, Function
 from specaudit.classify.machine import Machine
 from specaudit.classify.oracle import discover, tests_drafts
+from specaudit.classify.statements import Program, program
 from specaudit.classify.terms import Terms
 from specaudit.index import Index
 from specaudit.model import Failure, Walk
@@ -109,7 +110,8 @@ class Facts:
     def take(self, made: Made) -> None:
         """Keeps the result of one piece, which may have been made in another process."""
         self._known[made.path] = msgspec.msgpack.decode(made.facts, type=_FACTS)
-        self.index.snapshot.cache.put("walks", self._key(made.path), FACTS_VERSION, made.facts)
+        if made.path not in {failure.path for failure in made.failures}:  # else the next scan would not report it
+            self.index.snapshot.cache.put("walks", self._key(made.path), FACTS_VERSION, made.facts)
         self.index.failed(made.failures)
 
     def _key(self, path: str) -> str:
@@ -142,22 +144,24 @@ def analyse(source: str) -> tuple[FunctionFacts, ...]:
     return tuple(found.values())
 
 
-class Locals(Mapping[str, Function]):
-    """The other functions of the file, turned into trees when they are asked for."""
+class Locals(Mapping[str, Program]):
+    """The other functions of the file, made ready to run when they are asked for."""
 
     def __init__(self, pieces: tuple[slices.Slice, ...]) -> None:
         self._pieces = {piece.name: piece for piece in pieces if "." not in piece.qualname}
-        self._made: dict[str, Function] = {}
+        self._made: dict[str, Program] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self._pieces
 
-    def __getitem__(self, name: str) -> Function:
-        if name not in self._made:
+    def __getitem__(self, name: str) -> Program:
+        found = self._made.get(name)
+        if found is None:
             parsed = slices.parse(self._pieces[name])
             made = tree(parsed) if parsed is not None else None
-            self._made[name] = made if made is not None else Function(name, (), (), self._pieces[name].first)
-        return self._made[name]
+            found = program(made if made is not None else Function(name, (), (), self._pieces[name].first))
+            self._made[name] = found
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._pieces)
@@ -183,14 +187,14 @@ def tree(parsed: slices.Parsed) -> Function | None:
         return None
 
 
-def _function(parsed: slices.Parsed, local: Mapping[str, Function]) -> FunctionFacts | None:
+def _function(parsed: slices.Parsed, local: Mapping[str, Program]) -> FunctionFacts | None:
     function = tree(parsed)
     if function is None:
         return None
     known = flags.switches(function)
     behind = {flag: flags.compared_behind(function, flag) for flag in known}
     always = flags.compared(function.body) - frozenset(site for sites in behind.values() for site in sites)
-    reader = _Reader(function, local, tensors=parsed.form == "tensor")
+    reader = _Reader(program(function), local, tensors=parsed.form == "tensor")
     off = {flag: Const(0) for flag in known}
     base, drafts = reader.walks(off, always, thorough=False)
     found = [_fact(v, "", 0) for v in base]
@@ -210,15 +214,15 @@ def _function(parsed: slices.Parsed, local: Mapping[str, Function]) -> FunctionF
 class _Reader:
     """Reads the walks of one function under fixed flags."""
 
-    function: Function
-    local: Mapping[str, Function]
+    program: Program
+    local: Mapping[str, Program]
     tensors: bool
 
     def walks(
         self, fixed: Mapping[str, Const], sites: frozenset[int], *, thorough: bool
     ) -> tuple[frozenset[walks.Verdict], bool]:
         """The verdicts, and whether drafts were compared at all (see :func:`specaudit.classify.oracle.discover`)."""
-        machine = Machine(self.function, self.local, Terms(), fixed, tensors=self.tensors)
+        machine = Machine(self.program, self.local, Terms(), fixed, tensors=self.tensors)
         paths = discover(machine, sites, thorough=thorough)
         found = walks.verdicts(machine, paths) or vectorised.verdicts([path.run for path in paths], machine.lines)
         return found, any(tests_drafts(path) for path in paths)

@@ -15,6 +15,7 @@ from specaudit.classify.code import Symbol
 from specaudit.classify.facts import Locals, tree
 from specaudit.classify.machine import Machine
 from specaudit.classify.oracle import discover
+from specaudit.classify.statements import program
 from specaudit.classify.terms import Terms, root
 from specaudit.classify.trees import parts
 from specaudit.index import Call
@@ -77,7 +78,7 @@ def _stored(source: str, qualname: str) -> tuple[frozenset[str], ...]:
     function = tree(parsed) if parsed is not None else None
     if function is None:
         return ()
-    machine = Machine(function, Locals(pieces), Terms(), {})
+    machine = Machine(program(function), Locals(pieces), Terms(), {})
     found: dict[frozenset[str], None] = {}
     for path in discover(machine):
         for store in path.run.stores:

@@ -19,9 +19,12 @@ UNKNOWN = Unknown()
 Known = bool | int | float | str | None | tuple["Value", ...] | Unknown
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Value:
-    """``known`` when the run has fixed it, and the term that says where it comes from."""
+    """``known`` when the run has fixed it, and the term that says where it comes from; never changed once made.
+
+    (A frozen class takes three times as long to make, and a run makes thousands.)
+    """
 
     known: Known
     term: Term

@@ -55,80 +55,104 @@ class Term:
 class Terms:
     """The table that makes terms."""
 
+    _all: list[Term] = field(default_factory=list)
     _known: dict[tuple[object, ...], Term] = field(default_factory=dict)
+    _ops: dict[tuple[str, tuple[Term, ...]], Term] = field(default_factory=dict)
+    _loads: dict[Term, Term] = field(default_factory=dict)
     _twins: dict[tuple[object, ...], int] = field(default_factory=dict)
 
-    def _make(self, key: tuple[object, ...], kind: str, name: str, args: tuple[Term, ...], value: Scalar) -> Term:
+    def _make(self, kind: str, name: str, args: tuple[Term, ...], value: Scalar = None) -> Term:
         loads: frozenset[Term] = frozenset()
         atoms: frozenset[Term] = frozenset()
         matches: frozenset[Term] = frozenset()
         axes: frozenset[str] = frozenset((name,)) if kind == "op" and name.startswith("[") else frozenset()
+        vector = kind == "arange"
+        random = kind == "random"
         for arg in args:
             matches = matches | arg.matches if matches else arg.matches
             axes = axes | arg.axes if axes else arg.axes
             atoms = atoms | arg.atoms if atoms else arg.atoms
             loads = loads | arg.loads if loads else arg.loads
-        term = Term(
-            len(self._known), kind, name, args, value, frozenset(), atoms,
-            any(a.vector for a in args) or kind == "arange",
-            kind == "random" or (kind != "load" and any(a.random for a in args)),
-        )  # fmt: skip
-        term.loads = frozenset((term,)) if kind == "load" else loads
-        term.matches = frozenset() if kind == "load" else matches
-        term.axes = axes
-        term.atoms = atoms if kind in ("op", "const") else atoms | {term}
-        self._known[key] = term
+            vector = vector or arg.vector
+            random = random or (arg.random and kind != "load")
+        term = Term(len(self._all), kind, name, args, value, loads, atoms, vector, random, matches, axes)
+        if kind == "load":
+            term.loads, term.matches = frozenset((term,)), frozenset()
+        if kind != "op" and kind != "const":
+            term.atoms = atoms | {term}
+        self._all.append(term)
         plain = name.partition("+")[0] if kind == "loop" else name
-        twin = kind, plain, value if kind != "const" else key, *(arg.twin for arg in args)
-        term.twin = self._twins.setdefault(twin, term.id)
+        same = (type(value), value) if kind == "const" else value
+        term.twin = self._twins.setdefault((kind, plain, same, *[arg.twin for arg in args]), term.id)
         return term
 
     def all(self) -> tuple[Term, ...]:
         """Every term made so far."""
-        return tuple(self._known.values())
+        return tuple(self._all)
 
     def const(self, value: Scalar) -> Term:
         """A literal."""
         key = ("const", type(value), value)
-        return self._known.get(key) or self._make(key, "const", "", (), value)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._make("const", "", (), value)
+        return found
 
     def leaf(self, kind: str, name: str) -> Term:
         """A parameter, a global, a loop variable, a range, a random draw without arguments."""
         key = (kind, name)
-        return self._known.get(key) or self._make(key, kind, name, (), None)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._make(kind, name, ())
+        return found
 
     def carried(self, name: str, loop: int, initial: Term) -> Term:
         """The value of ``name`` at the head of a loop; what flows into its first value flows into it."""
-        key = ("carried", name, loop, initial.id)
-        return self._known.get(key) or self._make(key, "carried", name, (initial,), loop)
+        key = ("carried", name, loop, initial)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._make("carried", name, (initial,), loop)
+        return found
 
     def load(self, address: Term) -> Term:
         """What is in memory at an address (or in a tensor at an index)."""
-        key = ("load", address.id)
-        return self._known.get(key) or self._make(key, "load", "", (address,), None)
+        found = self._loads.get(address)
+        if found is None:
+            found = self._loads[address] = self._make("load", "", (address,))
+        return found
 
     def op(self, name: str, *args: Term) -> Term:
         """An operator or a pure function over its arguments."""
-        key = ("op", name, *(a.id for a in args))
-        return self._known.get(key) or self._make(key, "op", name, args, None)
+        found = self._ops.get((name, args))
+        if found is None:
+            found = self._ops[name, args] = self._make("op", name, args)
+        return found
 
     def call(self, name: str, args: tuple[Term, ...]) -> Term:
         """A function whose body is not known here."""
-        key = ("call", name, *(a.id for a in args))
-        return self._known.get(key) or self._make(key, "call", name, args, None)
+        key = ("call", name, args)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._make("call", name, args)
+        return found
 
     def random(self, args: tuple[Term, ...]) -> Term:
         """A random draw."""
-        key = ("random", *(a.id for a in args))
-        return self._known.get(key) or self._make(key, "random", "", args, None)
+        key = ("random", args)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._make("random", "", args)
+        return found
 
     def reduced(self, name: str, arg: Term, *, along: bool = False) -> Term:
         """A reduction of a vector to one value, or ``along`` one axis of a table of lanes, which leaves a vector."""
-        key = ("reduce", name, along, arg.id)
-        term = self._known.get(key) or self._make(key, "op", name, (arg,), None)
-        term.vector = along and (len(arg.axes) > 1 or RESHAPED in arg.axes)
-        term.axes = frozenset()
-        return term
+        key = ("reduce", name, along, arg)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._make("op", name, (arg,))
+        found.vector = along and (len(arg.axes) > 1 or RESHAPED in arg.axes)
+        found.axes = frozenset()
+        return found
 
 
 def root(term: Term) -> Term | None:
