@@ -11,6 +11,7 @@ SpecauditError                  exit 2
 ├── IncompleteError             exit 3   part of a target could not be examined
 │   └── FaultError              exit 3   because of a mistake in this program (:mod:`specaudit.faults`)
 ├── IntegrityError              exit 2   bytes do not have the hash they were promised with
+│   └── AnswerError             exit 3   what a machine sent is not what it announced, or makes no sense
 ├── CacheError                  exit 2   the cache folder cannot be used
 └── PatchError                  exit 2   a change could not be made, and was undone
 """
@@ -97,6 +98,12 @@ class FaultError(IncompleteError):
 
 class IntegrityError(SpecauditError):
     """Bytes do not have the hash that they were promised with."""
+
+
+class AnswerError(IntegrityError):
+    """What a machine sent is not what it announced, or makes no sense; nothing of it is used."""
+
+    code = Exit.INCOMPLETE
 
 
 class CacheError(SpecauditError):
