@@ -9,6 +9,7 @@ SpecauditError                  exit 2
 │   ├── HostKeyError            exit 3   a host key is unknown, changed or revoked
 │   └── DeadlineError           exit 3   an answer took longer than allowed
 ├── IncompleteError             exit 3   part of a target could not be examined
+│   ├── ChangedError            exit 3   because a file is no longer what it was when the examination began
 │   └── FaultError              exit 3   because of a mistake in this program (:mod:`specaudit.faults`)
 ├── IntegrityError              exit 2   bytes do not have the hash they were promised with
 │   └── AnswerError             exit 3   what a machine sent is not what it announced, or makes no sense
@@ -90,6 +91,10 @@ class IncompleteError(SpecauditError):
     """Part of a target could not be examined; what was found is still reported."""
 
     code = Exit.INCOMPLETE
+
+
+class ChangedError(IncompleteError):
+    """A file is no longer what it was when the examination began, or is not there any more."""
 
 
 class FaultError(IncompleteError):

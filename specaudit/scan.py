@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +18,7 @@ import msgspec
 from specaudit import __version__
 from specaudit.cache import Cache, recall
 from specaudit.engines import ENGINES
-from specaudit.errors import Exit, FaultError, SpecauditError, TargetError
+from specaudit.errors import ChangedError, Exit, FaultError, IncompleteError, SpecauditError, TargetError
 from specaudit.faults import unexpected
 from specaudit.hosts.base import Direct, Host, Installation
 from specaudit.hosts.opening import Means, opened
@@ -24,6 +26,7 @@ from specaudit.index import Index
 from specaudit.model import Audit, Environment, Failure, Finding, NotLooked, Path, Scan, Server, Target, Tool, Verifier
 from specaudit.serving import repointed, with_paths
 from specaudit.snapshot import Snapshot, take
+from specaudit.syntax import broken
 from specaudit.threads import threads
 
 if TYPE_CHECKING:
@@ -151,7 +154,7 @@ def _scanned(target: Target, snapshot: Snapshot, servers: tuple[Server, ...], op
     if made.tree is None:  # it could not be classified, and says so
         return made
     configure = options.configure
-    with _COMPUTING:
+    with computing():
         if configure is not None:
             made = _stepped(made, "the configuration could not be followed", partial(configure, snapshot=snapshot))
         if made.servers:
@@ -165,11 +168,11 @@ def _stepped(made: Scan, what: str, step: Callable[[Scan], Scan]) -> Scan:
     try:
         with unexpected(what):
             return step(made)
-    except FaultError as bad:
+    except IncompleteError as bad:
         return replace(made, errors=(*made.errors, _failure(bad)))
 
 
-def _failure(bad: FaultError) -> Failure:
+def _failure(bad: IncompleteError) -> Failure:
     return Failure("", str(bad))
 
 
@@ -218,19 +221,34 @@ def _turn(found: Installation) -> Iterator[None]:
 
 def document_of(target: Target, snapshot: Snapshot, servers: tuple[Server, ...], judge: Judge | None) -> Scan:
     """Everything that can be said of a snapshot; of several threads one at a time, since all of it is computing."""
-    with _COMPUTING:
-        return _document_of(target, snapshot, servers, judge)
+    with computing():
+        try:
+            return _document_of(target, snapshot, servers, judge)
+        except ChangedError:  # files came or went meanwhile: once more, with those that are as they were
+            return _document_of(target, snapshot.settled(), servers, judge)
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """One thread at a time, which is not bothered by what Python's parser warns of in the engine's source."""
+    with _COMPUTING, warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
 
 
 def _document_of(target: Target, snapshot: Snapshot, servers: tuple[Server, ...], judge: Judge | None) -> Scan:
+    made = Audit()
     findings: tuple[Finding, ...] = ()
     failures: tuple[Failure, ...] = ()
     not_looked = snapshot.not_looked
     try:
         with unexpected("could not be classified"):
             made = classify(snapshot)
+            unopened = _watched(snapshot, made) - {failure.path for failure in made.errors}
+            made = replace(made, errors=(*made.errors, *broken(Index(snapshot), unopened)))
     except FaultError as bad:
-        made = Audit(errors=(_failure(bad),))
+        made = replace(made, errors=(*made.errors, _failure(bad)))
     if judge is not None:
         try:
             with unexpected("known defects could not be looked for"):
@@ -239,6 +257,8 @@ def _document_of(target: Target, snapshot: Snapshot, servers: tuple[Server, ...]
             failures = (_failure(bad),)
     else:
         not_looked = (*not_looked, NotLooked("known defects", "the scan was made without rules"))
+    told = {failure.path for failure in snapshot.errors if failure.path}
+    more = (failure for failure in (*made.errors, *failures) if failure.path not in told)
     return Scan(
         tool=Tool(__version__),
         target=target,
@@ -253,8 +273,18 @@ def _document_of(target: Target, snapshot: Snapshot, servers: tuple[Server, ...]
         servers=servers,
         findings=findings,
         not_looked=not_looked,
-        errors=tuple(dict.fromkeys((*snapshot.errors, *made.errors, *failures))),
+        errors=tuple(dict.fromkeys((*snapshot.errors, *more))),
     )
+
+
+def _watched(snapshot: Snapshot, made: Audit) -> set[str]:
+    """Files that must be Python for the answers to be whole: what differs from the release, and what lies beside that
+    which drafts and verifies.
+    """
+    changed = {*snapshot.engine.modified, *snapshot.engine.added}
+    found = [*(proposer.path for proposer in made.proposers), *(verifier.path for verifier in made.verifiers)]
+    folders = {os.path.dirname(path) for path in found}
+    return {path for path in snapshot.files if path in changed or os.path.dirname(path) in folders}
 
 
 def wanted(path: str, judge: Judge | None = None) -> bool:

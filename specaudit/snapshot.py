@@ -37,6 +37,18 @@ class Snapshot:
         """The same snapshot with only some of its files."""
         return replace(self, files={path: entry for path, entry in self.files.items() if wants(path)})
 
+    def settled(self) -> Snapshot:
+        """The same snapshot, read into memory; files that can no longer be read as they were are errors of it."""
+        contents: dict[str, bytes] = {}
+        errors = {}
+        for path in sorted(self.files):
+            try:
+                contents[path] = self.read(path)
+            except OSError as bad:
+                errors[path] = Failure(path, f"gone or changed while it was being examined: {bad.strerror or bad}")
+        kept = {path: entry for path, entry in self.files.items() if path in contents}
+        return replace(self, files=kept, read=contents.__getitem__, errors=(*self.errors, *errors.values()))
+
 
 def take(
     host: Host,

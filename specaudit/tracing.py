@@ -10,7 +10,7 @@ from specaudit.engines import ENGINES
 from specaudit.errors import ConfigurationError, IncompleteError
 from specaudit.index import Index
 from specaudit.model import Scan, Target
-from specaudit.scan import Options, document_of, snapshot_of
+from specaudit.scan import Options, computing, document_of, snapshot_of
 from specaudit.snapshot import Snapshot
 
 
@@ -47,7 +47,8 @@ def trace(
         if scan.tree is None:
             what, _, more = scan.errors[-1].error.partition(". ")
             raise IncompleteError(f"{target.spec} {what}.", more)
-        return traced(scan, snapshot, asked)
+        with computing():
+            return traced(scan, snapshot, asked)
 
 
 def traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:

@@ -19,7 +19,7 @@ ORDER = (
     ("errors", "model"),
     ("targets", "cache", "faults", "threads"),
     ("hosts", "snapshot", "inventory"),
-    ("index",),
+    ("index", "syntax"),
     ("engines",),
     ("classify",),
     ("ruling",),

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from specaudit.errors import IntegrityError, TargetError
-from specaudit.hosts.probe.files import MAX_SOURCE, sha256
+from specaudit.hosts.probe.files import MAX_SOURCE, flaw, sha256
 from specaudit.hosts.probe.installed import checkout_roots, sources
 from specaudit.hosts.ranges import RangeFile
 from specaudit.hosts.release import Known
@@ -82,6 +82,7 @@ def from_sdist(client: httpx2.Client, engine: str, build: Build, wants: Wants) -
             with tarfile.open(fileobj=file, mode="r|*") as archive:
                 for path, data in _members(archive, engine, errors):
                     files.append(FileEntry(path, sha256(data), len(data)))
+                    errors += [Failure(path, why)] if (why := flaw(data)) else []
                     if wants(path):
                         contents[path] = data
         except (tarfile.TarError, EOFError, zlib.error, OSError) as bad:
@@ -118,6 +119,7 @@ def _of_wheel(wheel: WheelReader, engine: str, build: Build, wants: Wants, size:
                 "Try again; if it stays so, do not use this index.",
             )
         files.append(FileEntry(path, sha256(data), len(data)))
+        errors += [Failure(path, why)] if (why := flaw(data)) else []
         contents[path] = data
     if not files:
         raise TargetError(f"{build.filename} does not hold {engine}.", "Name a release of vllm or sglang.")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from specaudit.errors import TargetError
 from specaudit.hosts.base import Installation, Manifest
-from specaudit.hosts.probe.files import sha256
-from specaudit.model import Environment, FileEntry, NotLooked, Server
+from specaudit.hosts.probe.files import flaw, sha256
+from specaudit.model import Environment, Failure, FileEntry, NotLooked, Server
 
 if TYPE_CHECKING:
     from git import Blob, Commit, Repo, Tree
@@ -65,12 +65,13 @@ class GitHost:
             for item in tree.traverse()
             if isinstance(item, Blob) and str(item.path).endswith(".py") and item.mode & 0o170000 != _SYMLINK
         }
-        files = []
+        files, errors = [], []
         for path in sorted(self._blobs):
             data = self.fetch(installation, path)
             files.append(FileEntry(path, sha256(data), len(data)))
-        why = "a commit holds no compiled libraries; scan an installation to include them"
-        return Manifest(tuple(files), not_looked=(NotLooked("compiled ops", why),))
+            errors += [Failure(path, why)] if (why := flaw(data)) else []
+        no_ops = "a commit holds no compiled libraries; scan an installation to include them"
+        return Manifest(tuple(files), not_looked=(NotLooked("compiled ops", no_ops),), errors=tuple(errors))
 
     def fetch(self, installation: Installation, path: str) -> bytes:
         """One file's bytes. Raises ``OSError``."""

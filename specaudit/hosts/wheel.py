@@ -18,7 +18,7 @@ from specaudit.errors import TargetError
 from specaudit.hosts.base import Installation, Manifest
 from specaudit.hosts.folder import cached_ops
 from specaudit.hosts.probe import ops
-from specaudit.hosts.probe.files import MAX_SOURCE, sha256
+from specaudit.hosts.probe.files import MAX_SOURCE, flaw, misnamed, sha256, shown
 from specaudit.hosts.probe.installed import parse_record, sources
 from specaudit.model import Environment, Failure, FileEntry, NotLooked, Server
 from specaudit.threads import threads
@@ -59,7 +59,7 @@ class WheelReader:
                 continue
             problem = _problem(info)
             if problem:
-                self.errors.append(Failure(info.filename[:200], problem))
+                self.errors.append(Failure(shown(info.filename[:200]), problem))
             else:
                 found[info.filename] = info
         return found
@@ -135,6 +135,8 @@ class WheelReader:
 
 def _problem(info: zipfile.ZipInfo) -> str:
     path = PurePosixPath(info.filename)
+    if misnamed(info.filename):
+        return f"left out: {misnamed(info.filename)}"
     if path.is_absolute() or ".." in path.parts or "\\" in info.filename:
         return "left out: the member's path leads out of the wheel"
     if stat.S_ISLNK(info.external_attr >> 16):
@@ -194,6 +196,7 @@ class WheelHost:
                 errors.append(Failure(path, str(bad)))
                 continue
             files.append(FileEntry(path, sha256(data), len(data)))
+            errors += [Failure(path, why)] if (why := flaw(data)) else []
         names, unread = self._ops(ops.PACKAGES[installation.engine])
         return Manifest(tuple(files), names, unread, tuple(errors))
 

@@ -141,6 +141,55 @@ def test_a_file_name_that_is_not_utf8_is_one_error(tmp_path: Path) -> None:
     assert list(errors(looked_at(tmp_path)[1]).values()) == ["file name is not UTF-8"]
 
 
+def test_a_file_name_that_could_write_on_a_terminal_is_one_error_and_is_shown_escaped(tmp_path: Path) -> None:
+    folder = package(tmp_path)
+    for name in ("\x1b[31mred.py", "a\n  tree     yes.py"):
+        (folder / name).write_text("x = 1\n")
+    _, manifest = looked_at(tmp_path)
+    assert errors(manifest) == dict.fromkeys(
+        ("vllm/\\x1b[31mred.py", "vllm/a\\n  tree     yes.py"), "file name holds control characters"
+    )
+    assert paths(manifest) == ["vllm/__init__.py"]
+
+
+def test_folders_without_end_are_one_error(tmp_path: Path) -> None:
+    folder = package(tmp_path)
+    here = os.getcwd()
+    try:
+        os.chdir(folder)
+        for _ in range(1200):  # deeper than Python's stack, and than the longest path
+            os.mkdir("d")
+            os.chdir("d")
+    finally:
+        os.chdir(here)
+    (error,) = errors(looked_at(tmp_path)[1]).values()
+    assert "folders inside one another" in error
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"x = 1\0\n", "null bytes"),
+        ("x = 1\n".encode("utf-16"), "null bytes"),
+        (b"x = '\xe9'\n", "'utf-8' codec can't decode byte 0xe9"),
+        (b"# coding: latin-1\nx = '\xe9'\n", ""),
+        (b"#!/usr/bin/python\n# vim: set fileencoding=latin-1 :\nx = '\xe9'\n", ""),
+        ("x = 'é'\n".encode(), ""),
+        ("\ufeffx = 'é'\n".encode(), ""),
+    ],
+)
+def test_a_file_that_is_no_text_is_told_wherever_it_lies_and_counts_with_its_hash(
+    tmp_path: Path, data: bytes, told: str
+) -> None:
+    (package(tmp_path) / "model_executor").mkdir()
+    (tmp_path / "vllm/model_executor/odd.py").write_bytes(data)
+    _, manifest = looked_at(tmp_path)
+    assert paths(manifest) == ["vllm/__init__.py", "vllm/model_executor/odd.py"]
+    found = errors(manifest)
+    assert found.keys() == ({"vllm/model_executor/odd.py"} if told else set())
+    assert told in found.get("vllm/model_executor/odd.py", "")
+
+
 def test_files_outside_cannot_be_asked_for(tmp_path: Path) -> None:
     package(tmp_path / "site")
     (tmp_path / "secret.py").write_text("password = 1\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterable
 
@@ -16,6 +17,10 @@ from collections.abc import Iterable
 MAX_SOURCE = 8 << 20
 #: Links to folders can multiply a tree without end; real engines have some 3,000 files.
 MAX_FILES = 20_000
+#: Folders inside one another; no import gets that far.
+MAX_DEPTH = 64
+#: Names the encoding of a source file, in one of its first two lines (PEP 263).
+_COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*[-\w.]+")
 
 
 def listing(root: str, package: str) -> tuple[list[tuple[str, str, int]], list[tuple[str, str]]]:
@@ -23,7 +28,7 @@ def listing(root: str, package: str) -> tuple[list[tuple[str, str, int]], list[t
 
     Returns:
         ``files``: sorted (path, SHA-256 in hex, size in bytes), paths relative to ``root`` with ``/``;
-        ``errors``: sorted (path, what is wrong).
+        ``errors``: sorted (path, what is wrong); a file that is no text is among ``files``, too.
     """
     walk = _Walk(root)
     walk.folder(package, ())
@@ -33,6 +38,33 @@ def listing(root: str, package: str) -> tuple[list[tuple[str, str, int]], list[t
 def sha256(data: bytes) -> str:
     """SHA-256 in hex."""
     return hashlib.sha256(data).hexdigest()
+
+
+def flaw(data: bytes) -> str:
+    """Why bytes cannot be Python source, whatever they say; ``""``: nothing that can be told without a parser."""
+    if b"\0" in data:
+        return "cannot be read as Python text: it holds null bytes"
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as bad:
+        if not any(_COOKIE.match(line) for line in data.split(b"\n", 2)[:2]):
+            return "cannot be read as Python text: %s" % bad
+    return ""
+
+
+def misnamed(path: str) -> str:
+    """Why a file cannot be a module, whatever it holds: its name could also write on a terminal; ``""``: it can."""
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        return "file name is not UTF-8"
+    return "" if path.isprintable() else "file name holds control characters"
+
+
+def shown(path: str) -> str:
+    """A path with escapes in place of what :func:`misnamed` refuses."""
+    text = path.encode("utf-8", "backslashreplace").decode("utf-8")
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def digest(pairs: Iterable[tuple[str, str]]) -> str:
@@ -73,6 +105,9 @@ class _Walk:
     def folder(self, path: str, above: tuple[tuple[int, int], ...]) -> None:
         """Takes one folder; ``above`` identifies the folders that it is inside of."""
         full = os.path.join(self.root, path)
+        if len(above) > MAX_DEPTH:
+            self.error(path, "more than %d folders inside one another; not read" % MAX_DEPTH)
+            return
         try:
             facts = os.stat(full)
             me = facts.st_dev, facts.st_ino
@@ -102,17 +137,21 @@ class _Walk:
 
     def file(self, path: str) -> None:
         """Takes one file."""
+        why = misnamed(path)
+        if why:
+            self.error(path, why)
+            return
         try:
-            path.encode("utf-8")
             data = read(self.root, path)
-        except UnicodeEncodeError:
-            self.error(path, "file name is not UTF-8")
         except OSError as bad:
             dangling = bad.errno == errno.ENOENT and os.path.islink(os.path.join(self.root, path))
             self.error(path, "dangling symbolic link" if dangling else bad.strerror or str(bad))
         else:
             self.files.append((path, sha256(data), len(data)))
+            why = flaw(data)
+            if why:
+                self.error(path, why)
 
     def error(self, path: str, why: str) -> None:
         """Keeps one error."""
-        self.errors.append((path.encode("utf-8", "backslashreplace").decode("utf-8"), why))
+        self.errors.append((shown(path), why))

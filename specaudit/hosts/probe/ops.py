@@ -7,7 +7,7 @@ The body of an operator cannot be read this way.
 
 from __future__ import annotations
 
-import mmap
+import io
 import os
 import re
 from collections.abc import Iterator
@@ -20,6 +20,8 @@ _ARROW = re.compile(rb"\) ?-> ?[(A-Z_a-z]")
 _SCHEMA = re.compile(rb"(?:(?P<space>\w+)::)?(?P<name>[A-Za-z_]\w*)(?:\.\w+)?\([\x09\x0a\x20-\x7e]*\Z")
 #: Symbols that the registration macros leave: one per namespace, in binaries that are not stripped.
 _SPACE = re.compile(rb"TORCH_LIBRARY(_FRAGMENT)?_static_init_(\w{1,100})")
+#: Folders inside one another; no import gets that far.
+_DEPTH = 64
 #: Characters of the longest schema that is looked for.
 _REACH = 16 << 10
 
@@ -27,8 +29,11 @@ _REACH = 16 << 10
 def libraries(root: str, packages: tuple[str, ...]) -> Iterator[str]:
     """Full paths of the ``.so`` files of some packages under ``root``, in order."""
     for package in packages:
-        for folder, folders, names in os.walk(os.path.join(root, package)):
+        top = os.path.join(root, package)
+        for folder, folders, names in os.walk(top):
             folders.sort()
+            if folder.count(os.sep) - top.count(os.sep) >= _DEPTH:
+                folders.clear()
             for name in sorted(names):
                 if name.endswith(".so") and os.path.isfile(os.path.join(folder, name)):
                     yield os.path.join(folder, name)
@@ -40,14 +45,12 @@ def of_file(path: str) -> list[str]:
     Raises:
         OSError: the file cannot be read.
     """
-    if not os.path.getsize(path):
-        return []
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        names, spaces = _scan(data)
-    return _named(names, spaces)
+    # Not mapped into memory: a file that someone cuts short meanwhile would end the process.
+    with open(path, "rb", buffering=0) as file:
+        return of_stream(file)
 
 
-def of_stream(file: IO[bytes], chunk: int = 8 << 20) -> list[str]:
+def of_stream(file: IO[bytes] | io.RawIOBase, chunk: int = 1 << 20) -> list[str]:
     """The same for a library that comes as a stream (out of a wheel); at most two chunks are in memory."""
     names: set[tuple[str, str]] = set()
     spaces: set[str] = set()
@@ -63,7 +66,7 @@ def of_stream(file: IO[bytes], chunk: int = 8 << 20) -> list[str]:
         kept = window[-_REACH:]
 
 
-def _scan(data: bytes | mmap.mmap) -> tuple[set[tuple[str, str]], set[str]]:
+def _scan(data: bytes) -> tuple[set[tuple[str, str]], set[str]]:
     names = set()
     for arrow in _ARROW.finditer(data):
         start = max(0, arrow.start() - _REACH)

@@ -1,0 +1,129 @@
+"""Files of an engine that are broken, or become so during a scan: each is told, whatever the cache knows already."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.wheels import part_of_release
+
+from specaudit.cache import Cache
+from specaudit.cli import run
+from specaudit.model import Scan
+from specaudit.ruling.judge import RuleJudge
+from specaudit.ruling.store import rulebook
+from specaudit.scan import Options, document_of, snapshot_of
+from specaudit.targets import parse
+
+PARTS = ("vllm/__init__.py", "vllm/config/*.py", "vllm/v1/sample/*.py", "vllm/v1/worker/gpu/spec_decode/*.py")
+
+
+@pytest.fixture
+def tree(tmp_path: Path, release: Callable[[str], Path]) -> Path:
+    """A part of a real release, with its RECORD."""
+    for path, data in part_of_release(release("0.20.1"), *PARTS, "vllm-0.20.1.dist-info/RECORD").items():
+        (tmp_path / "tree" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / path).write_bytes(data)
+    return tmp_path / "tree"
+
+
+@pytest.fixture
+def scanned(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[[], tuple[int, dict[str, str]]]:
+    """Exit code, and the errors by path, of a scan of the tree; the cache is the same for all."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def call() -> tuple[int, dict[str, str]]:
+        code = run(["scan", f"dir:{tree}", "--no-rules", "--json"])
+        document: dict[str, Any] = json.loads(capfd.readouterr().out)
+        assert len(document["errors"]) == len({error["path"] for error in document["errors"]})
+        return code, {error["path"]: error["error"] for error in document["errors"]}
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "vllm/v1/sample/new.py",  # beside a verifier; nothing imports it
+        "vllm/v1/core/new.py",  # far from all of them, and not in RECORD
+    ],
+)
+def test_a_syntax_error_is_told_in_files_that_no_verdict_opened(
+    tree: Path, scanned: Callable[[], tuple[int, dict[str, str]]], path: str
+) -> None:
+    (tree / path).parent.mkdir(exist_ok=True)
+    (tree / path).write_text("x = 1\ndef (:\n")
+    assert scanned() == (3, {path: "cannot be parsed: invalid syntax, line 2"})
+    assert scanned() == (3, {path: "cannot be parsed: invalid syntax, line 2"})
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        ("x = (", "cannot be parsed: '(' was never closed, line 1"),
+        ("# coding: klingon", "cannot be read as Python text: unknown encoding: klingon"),
+        ("# coding: rot13", "cannot be read as Python text: rot13 is no encoding of text"),
+        ("# coding: undefined", "cannot be read as Python text: undefined is no encoding of text"),
+    ],
+)
+def test_a_broken_file_is_told_again_when_another_one_changes(
+    tree: Path, scanned: Callable[[], tuple[int, dict[str, str]]], first: str, told: str
+) -> None:
+    broken = tree / "vllm/v1/sample/rejection_sampler.py"
+    broken.write_text(f"{first}\n{broken.read_text()}")
+    assert scanned() == (3, {"vllm/v1/sample/rejection_sampler.py": told})
+    with (tree / "vllm/v1/sample/sampler.py").open("a") as other:
+        other.write("# changed\n")
+    assert scanned() == (3, {"vllm/v1/sample/rejection_sampler.py": told})
+
+
+def test_what_pythons_parser_warns_of_is_no_error(
+    tree: Path, scanned: Callable[[], tuple[int, dict[str, str]]]
+) -> None:
+    with (tree / "vllm/v1/sample/rejection_sampler.py").open("a") as file:
+        file.write('PATTERN = "\\d"\nassert (PATTERN, "always")\nSAME = PATTERN is "x"\n')
+    assert scanned() == (0, {})  # every warning is an error while tests run
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Cache]:
+    with Cache(tmp_path / "cache") as made:
+        yield made
+
+
+@pytest.mark.parametrize("how", ["gone", "changed"])
+def test_a_file_that_changes_during_the_scan_is_told_and_nothing_wrong_is_remembered(
+    tree: Path, cache: Cache, how: str
+) -> None:
+    judge = RuleJudge(rulebook(), cache)
+    file = tree / "vllm/v1/sample/rejection_sampler.py"
+    target, options = parse(f"dir:{tree}"), Options(judge=judge)
+
+    def examined(meanwhile: Callable[[], object] = lambda: None) -> Scan:
+        with snapshot_of(target, options, cache) as (snapshot, servers):
+            meanwhile()
+            return document_of(target, snapshot, servers, judge)
+
+    def change() -> None:
+        os.rename(file, tree / "kept")
+        if how == "changed":
+            file.write_text("x = 1\n")
+
+    disturbed = examined(change)
+    assert [(error.path, error.error.partition(":")[0]) for error in disturbed.errors] == [
+        ("vllm/v1/sample/rejection_sampler.py", "gone or changed while it was being examined")
+    ]
+    assert {verifier.path for verifier in disturbed.verifiers} >= {
+        "vllm/v1/worker/gpu/spec_decode/rejection_sampler.py"
+    }
+    assert disturbed.findings
+    os.rename(tree / "kept", file)
+    again = examined()
+    assert again.errors == ()
+    assert "vllm/v1/sample/rejection_sampler.py" in {verifier.path for verifier in again.verifiers}
