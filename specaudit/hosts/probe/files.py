@@ -48,7 +48,7 @@ def flaw(data: bytes) -> str:
         data.decode("utf-8")
     except UnicodeDecodeError as bad:
         if not any(_COOKIE.match(line) for line in data.split(b"\n", 2)[:2]):
-            return "cannot be read as Python text: %s" % bad
+            return f"cannot be read as Python text: {bad}"
     return ""
 
 
@@ -106,7 +106,7 @@ class _Walk:
         """Takes one folder; ``above`` identifies the folders that it is inside of."""
         full = os.path.join(self.root, path)
         if len(above) > MAX_DEPTH:
-            self.error(path, "more than %d folders inside one another; not read" % MAX_DEPTH)
+            self.error(path, f"more than {MAX_DEPTH} folders inside one another; not read")
             return
         try:
             facts = os.stat(full)
