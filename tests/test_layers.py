@@ -17,7 +17,7 @@ PACKAGE = Path(specaudit.__file__).parent
 #: Left to right; modules of one entry may import one another.
 ORDER = (
     ("errors", "model"),
-    ("targets", "cache", "faults", "threads"),
+    ("targets", "cache", "faults", "threads", "nodes"),
     ("hosts", "snapshot", "inventory"),
     ("index", "syntax"),
     ("engines",),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
+from specaudit import nodes
 from specaudit.classify.callers import Callers, Site
 from specaudit.classify.code import Symbol
 from specaudit.index import Call
@@ -59,8 +60,8 @@ def _returned_names(callers: Callers, stub: Symbol) -> frozenset[str]:
 
 def _returned(callers: Callers, stub: Symbol) -> list[ast.keyword]:
     node = callers.code.function(stub)
-    returns = [n for n in ast.walk(node) if isinstance(n, ast.Return)] if node is not None else []
-    return [k for r in returns for n in ast.walk(r) if isinstance(n, ast.Call) for k in n.keywords]
+    returns = [n for n in nodes.walk(node) if isinstance(n, ast.Return)] if node is not None else []
+    return [k for r in returns for n in nodes.walk(r) if isinstance(n, ast.Call) for k in n.keywords]
 
 
 def flag(callers: Callers, kernel: Symbol, site: Site, name: str) -> tuple[ast.expr, Symbol] | None:
@@ -81,7 +82,7 @@ def flag(callers: Callers, kernel: Symbol, site: Site, name: str) -> tuple[ast.e
 def _call_at(callers: Callers, function: Symbol, site: Site) -> ast.Call | None:
     """The tree of a call, as that of its function has it."""
     node = callers.code.function(function)
-    for inner in ast.walk(node) if node is not None else ():
+    for inner in nodes.walk(node) if node is not None else ():
         if isinstance(inner, ast.Call) and inner.lineno == site.line and inner.keywords:
             return inner
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from specaudit import nodes
 from specaudit.classify.code import Code, dotted
 from specaudit.classify.conditions import Lit, words
 from specaudit.classify.values import Kind
@@ -51,7 +52,7 @@ class Backends:
         """Where a function returns the dotted path under ``selected == Names.X``: that ``X``."""
         function = self.code.definition(registry, scope) if scope else None
         node = self.code.function(function) if function is not None else None
-        for inner in ast.walk(node) if node is not None else ():
+        for inner in nodes.walk(node) if node is not None else ():
             if not isinstance(inner, ast.If) or not isinstance(inner.test, ast.Compare):
                 continue
             returns = [s for s in inner.body if isinstance(s, ast.Return) and s.value is not None]

@@ -12,6 +12,7 @@ import builtins
 import re
 from collections.abc import Iterator
 
+from specaudit import nodes
 from specaudit.classify.arguments import meet
 from specaudit.classify.callers import Callers
 from specaudit.classify.code import Code, Symbol, dotted, expression
@@ -59,10 +60,10 @@ class Building:
     def _climbs(self, kernel: Symbol) -> int:
         """The line where an index is replaced by what is loaded through it, in a loop that compares nothing loaded."""
         node = self.code.function(kernel)
-        loaded = {n for s in ast.walk(node) for n in _loaded_names(s)} if node is not None else set()
-        for loop in ast.walk(node) if node is not None else ():
+        loaded = {n for s in nodes.walk(node) for n in _loaded_names(s)} if node is not None else set()
+        for loop in nodes.walk(node) if node is not None else ():
             if isinstance(loop, (ast.For, ast.While)) and not _compares(loop, loaded):
-                for statement in ast.walk(loop):
+                for statement in nodes.walk(loop):
                     match statement:
                         case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as value) if _is_load(value):
                             if name in _names(value.args[0]) and _carried(loop, name, statement):
@@ -166,7 +167,7 @@ class Building:
         behind = self.code.method(cls, attr)
         tree = self.code.function(behind) if behind is not None else None
         if tree is not None:
-            returns = [n.value for n in ast.walk(tree) if isinstance(n, ast.Return)]
+            returns = [n.value for n in nodes.walk(tree) if isinstance(n, ast.Return)]
             node = returns[0] if len(returns) == 1 else node
         return self.members.kept_class(node, cls) if node is not None else None
 
@@ -180,12 +181,12 @@ def _is_load(node: ast.expr) -> bool:
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return {n.id for n in nodes.walk(node) if isinstance(n, ast.Name)}
 
 
 def _carried(loop: ast.For | ast.While, name: str, chase: ast.stmt) -> bool:
     """The index comes from the turn before: nothing stores it in the loop but the chase itself."""
-    stores = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)]
+    stores = [n for n in nodes.walk(loop) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)]
     return all(store.lineno == chase.lineno for store in stores)
 
 
@@ -202,5 +203,5 @@ def _compares(loop: ast.For | ast.While, loaded: set[str]) -> bool:
         and isinstance(n.ops[0], (ast.Eq, ast.NotEq))
         and bool(_names(n.left) & loaded)
         and bool(_names(n.comparators[0]) & loaded)
-        for n in ast.walk(loop)
+        for n in nodes.walk(loop)
     )

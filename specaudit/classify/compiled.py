@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from specaudit import nodes
 from specaudit.classify.arguments import meet
 from specaudit.classify.callers import Callers
 from specaudit.classify.code import Symbol, dotted, expression
@@ -77,7 +78,7 @@ class Replacements:
                 if definition.kind != "function" or function is None or not self._mentions(path, function, name):
                     continue
                 node = self.code.function(function)
-                for table in ast.walk(node) if node is not None else ():
+                for table in nodes.walk(node) if node is not None else ():
                     if isinstance(table, ast.Dict):
                         yield from self._entries(path, function.qualname, table, name)
 
@@ -219,7 +220,7 @@ class Operators:
     def beside(self, function: Symbol, accepts: Callable[[Symbol], bool]) -> Iterator[Operator]:
         """Operators in the branch that is taken instead of accepting code."""
         node = self.code.function(function)
-        for branch in ast.walk(node) if node is not None else ():
+        for branch in nodes.walk(node) if node is not None else ():
             if not isinstance(branch, ast.If) or not branch.orelse:
                 continue
             for taken, other in ((branch.body, branch.orelse), (branch.orelse, branch.body)):
@@ -250,7 +251,7 @@ class Operators:
 
 
 def _calls(block: list[ast.stmt]) -> Iterator[ast.Call]:
-    return (node for statement in block for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return (node for statement in block for node in nodes.walk(statement) if isinstance(node, ast.Call))
 
 
 def _links(call: Call) -> list[tuple[str, str]]:

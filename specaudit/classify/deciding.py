@@ -8,6 +8,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from specaudit import nodes
 from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.conditions import Formula, literals, quiet, usual
 from specaudit.classify.methods import Methods
@@ -103,7 +104,7 @@ class Deciding:
 
     def _naming(self, test: ast.expr, scope: Scope, request: Request, *, excluding: bool = False) -> Iterator[Spot]:
         """Comparisons inside a test that name the method (or, with ``excluding``, name others) and hold for it."""
-        for inner in ast.walk(test):
+        for inner in nodes.walk(test):
             if isinstance(inner, ast.Compare):
                 f = self.reader.truth(inner, scope)
                 about = [

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from specaudit import nodes
 from specaudit.classify.callers import Site
 from specaudit.classify.code import Symbol
 from specaudit.classify.entries import Entries
@@ -118,7 +119,7 @@ class Dispatchers:
     def _answers(self, method: Symbol) -> bool:
         """A method returns or stores something: one that does neither only watches."""
         node = self.code.function(method)
-        return node is not None and any(_hands_on(part) for part in ast.walk(node))
+        return node is not None and any(_hands_on(part) for part in nodes.walk(node))
 
 
 def is_kernel(symbol: Symbol) -> bool:

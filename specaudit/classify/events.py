@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from specaudit import nodes
 from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.conditions import Formula
 from specaudit.classify.walking import Function, Walk
@@ -92,7 +93,7 @@ class Frame:
 
 def step_loops(node: Function) -> Iterator[tuple[int, int]]:
     """First and last line of every loop over steps."""
-    for inner in ast.walk(node):
+    for inner in nodes.walk(node):
         if is_step_loop(inner):
             yield inner.lineno, inner.end_lineno or inner.lineno  # type: ignore[attr-defined]
 
@@ -111,10 +112,10 @@ def leading(node: Function) -> frozenset[int]:
     """Lines of the statements that the returned value comes from, followed through what keeps a value as it is."""
     stored: dict[str, list[tuple[int, ast.expr]]] = {}
     wanted: set[str] = set()
-    for inner in ast.walk(node):
+    for inner in nodes.walk(node):
         match inner:
             case ast.Assign(targets=targets, value=value):
-                names = (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and _is_stored(n))
+                names = (n.id for t in targets for n in nodes.walk(t) if isinstance(n, ast.Name) and _is_stored(n))
                 for name in names:
                     stored.setdefault(name, []).append((inner.lineno, value))
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[value])):

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from specaudit import nodes
 from specaudit.classify.code import Symbol, dotted, expression
 from specaudit.classify.conditions import Formula, conj
 from specaudit.classify.places import Place
@@ -154,9 +155,9 @@ class Making:
             return False
         looked_up = {
             target.id
-            for n in ast.walk(node)
+            for n in nodes.walk(node)
             if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and dotted(n.value.func) == "getattr"
             for target in n.targets
             if isinstance(target, ast.Name)
         }
-        return any(isinstance(n, ast.Call) and dotted(n.func) in looked_up for n in ast.walk(node))
+        return any(isinstance(n, ast.Call) and dotted(n.func) in looked_up for n in nodes.walk(node))

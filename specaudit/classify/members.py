@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from specaudit import nodes
 from specaudit.classify.code import Code, Symbol, dotted, expression
 from specaudit.index import Call
 
@@ -50,7 +51,7 @@ class Members:
         """The class of the engine that a kept object is made from, when its code is at hand."""
         for stored in self.code.attribute(cls, node.attr) if isinstance(node, ast.Attribute) else ():
             made = expression(stored.value) if "(" in stored.value else None
-            for call in ast.walk(made) if made is not None else ():
+            for call in nodes.walk(made) if made is not None else ():
                 name = dotted(call.func) if isinstance(call, ast.Call) else ""
                 found = self.code.resolve(stored.path, stored.scope, name) if name[:1].isupper() else None
                 if found is not None and found.definition.kind == "class":

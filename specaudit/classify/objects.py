@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from specaudit import nodes
 from specaudit.classify.code import Field, Symbol, expression
 from specaudit.classify.scopes import Scope
 from specaudit.classify.values import Opaque, Value
@@ -74,4 +75,4 @@ class Objects:
 
 def _reads_names(node: ast.expr) -> bool:
     """Whether an expression reads anything but literals and the object itself."""
-    return any(isinstance(n, ast.Name) and n.id != "self" for n in ast.walk(node))
+    return any(isinstance(n, ast.Name) and n.id != "self" for n in nodes.walk(node))

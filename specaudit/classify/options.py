@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from specaudit import nodes
 from specaudit.classify.accesses import Access, accesses
 from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.conditions import Formula
@@ -131,9 +132,9 @@ class Options:
         """Options that a method reads with ``getattr`` over a table of names."""
         dynamic = any(
             isinstance(n, ast.Call) and dotted(n.func) == "getattr" and not isinstance(n.args[1], ast.Constant)
-            for n in ast.walk(node)
+            for n in nodes.walk(node)
         )
-        tables = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if dynamic else set()
+        tables = {n.id for n in nodes.walk(node) if isinstance(n, ast.Name)} if dynamic else set()
         lines = self.index.lines(method.path)
         for stored in self.index.outline(method.path).assigns if tables else ():
             if stored.scope == "" and stored.target in tables:

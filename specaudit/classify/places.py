@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from specaudit import nodes
 from specaudit.classify.conditions import Formula, conj, negate
 from specaudit.classify.scopes import Scope
 from specaudit.classify.values import Opaque, Value
@@ -91,7 +92,7 @@ def calls(statement: ast.stmt) -> Iterator[ast.Call]:
         node = todo.pop()
         if isinstance(node, ast.Call):
             yield node
-        todo.extend(c for c in ast.iter_child_nodes(node) if not isinstance(c, (ast.stmt, ast.ExceptHandler)))
+        todo.extend(c for c in nodes.children(node) if not isinstance(c, (ast.stmt, ast.ExceptHandler)))
 
 
 class Locals(Mapping[str, Value]):
@@ -101,7 +102,7 @@ class Locals(Mapping[str, Value]):
         self._reader = reader
         self._scope = replace(scope, names=self)
         found: dict[str, list[ast.expr]] = {}
-        for inner in ast.walk(node):
+        for inner in nodes.walk(node):
             match inner:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     found.setdefault(name, []).append(value)

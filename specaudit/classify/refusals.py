@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
+from specaudit import nodes
 from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.conditions import Formula, literals, usual
 from specaudit.classify.deciding import Request
@@ -106,5 +107,7 @@ def _message(raised: ast.Raise) -> str:
     call = raised.exc
     if not isinstance(call, ast.Call) or not call.args:
         return "it raises an error"
-    text = "".join(n.value for n in ast.walk(call.args[0]) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    text = "".join(
+        n.value for n in nodes.walk(call.args[0]) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+    )
     return " ".join(text.split()) or f"{dotted(call.func)} is raised"

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from specaudit import nodes
 from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.conditions import Formula, Lit, assume, conj, disj, negate, quiet, usual
 from specaudit.classify.places import Guarded, Place
@@ -92,7 +93,7 @@ class RunnerChoice:
         owner = place.scope.owner
         for test, _ in place.tests:
             for attr in (
-                n.attr for n in ast.walk(test) if isinstance(n, ast.Attribute) and dotted(n) == f"self.{n.attr}"
+                n.attr for n in nodes.walk(test) if isinstance(n, ast.Attribute) and dotted(n) == f"self.{n.attr}"
             ):
                 for kept in self.code.attribute(owner, attr)[:1] if owner is not None else ():
                     out.extend(self._origin(kept.value))

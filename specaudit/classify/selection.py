@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
+from specaudit import nodes
 from specaudit.classify import arguments
 from specaudit.classify.callers import Callers, Site
 from specaudit.classify.code import Symbol
@@ -119,7 +120,7 @@ class Selection:
         if outer is None or node is None:
             return {}
         params = [p for p in function.definition.params if p not in ("self", "cls")]
-        for call in ast.walk(node):
+        for call in nodes.walk(node):
             if isinstance(call, ast.Call) and call.lineno == site.line and (call.args or call.keywords):
                 given = arguments.given_to(call, params)
                 values = {name: self.reader.value(expr, outer) for name, expr in given.items()}

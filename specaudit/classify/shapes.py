@@ -9,6 +9,7 @@ import ast
 import re
 from dataclasses import dataclass
 
+from specaudit import nodes
 from specaudit.classify.slices import REDUCES, Function, Parsed, has
 
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
@@ -87,7 +88,7 @@ class Device:
 
     def _compares(self, node: ast.AST, fresh: set[str], operators: tuple[type[ast.cmpop], ...]) -> bool:
         """A comparison in it has something loaded on either side, on one of them something ``fresh``."""
-        for child in ast.walk(node):
+        for child in nodes.walk(node):
             if isinstance(child, ast.Compare) and isinstance(child.ops[0], operators):
                 sides = (child.left, *child.comparators)
                 if any(isinstance(side, ast.Attribute) for side in sides) or ast.dump(sides[0]) == ast.dump(sides[1]):
@@ -98,15 +99,17 @@ class Device:
 
     def _compares_draw(self, node: ast.AST) -> bool:
         """A comparison of what some function of another file made: it may be a random number against a given rate."""
-        for child in ast.walk(node):
+        for child in nodes.walk(node):
             if isinstance(child, ast.Compare) and isinstance(child.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
                 sides = (child.left, child.comparators[0])
                 if not any(isinstance(side, (ast.Constant, ast.UnaryOp)) for side in sides):
-                    return any(isinstance(n, ast.Name) and n.id in self.made for side in sides for n in ast.walk(side))
+                    return any(
+                        isinstance(n, ast.Name) and n.id in self.made for side in sides for n in nodes.walk(side)
+                    )
         return False
 
     def _holds(self, node: ast.expr, loaded: set[str]) -> bool:
-        for child in ast.walk(node):
+        for child in nodes.walk(node):
             if isinstance(child, ast.Name) and (child.id in loaded or child.id in self.local):
                 return True
             if isinstance(child, ast.Attribute) and (child.attr == "load" or "rand" in child.attr):
@@ -171,13 +174,13 @@ def of_tensors(node: Function) -> bool:
     """A running product of truth values, or the place of the first of them: what a batch of rows is cut by."""
     truths = {
         name.id
-        for child in ast.walk(node)
+        for child in nodes.walk(node)
         if isinstance(child, ast.Assign) and _is_truth(child.value)
         for target in child.targets
-        for name in ast.walk(target)
+        for name in nodes.walk(target)
         if isinstance(name, ast.Name)
     }
-    for child in ast.walk(node):
+    for child in nodes.walk(node):
         if isinstance(child, ast.Call) and _name(child.func) in (
             "cumprod",
             "cummin",
@@ -189,17 +192,17 @@ def of_tensors(node: Function) -> bool:
         ):
             operands = [child.func.value] if isinstance(child.func, ast.Attribute) else []
             for operand in (*operands, *child.args[:1]):
-                if _is_truth(operand) or any(isinstance(n, ast.Name) and n.id in truths for n in ast.walk(operand)):
+                if _is_truth(operand) or any(isinstance(n, ast.Name) and n.id in truths for n in nodes.walk(operand)):
                     return True
     return False
 
 
 def of_loop(node: Function) -> bool:
     """Single elements of two sequences are compared in a loop that can be left."""
-    for loop in ast.walk(node):
+    for loop in nodes.walk(node):
         if not isinstance(loop, (ast.For, ast.While)):
             continue
-        inside = [child for statement in loop.body for child in ast.walk(statement)]
+        inside = [child for statement in loop.body for child in nodes.walk(statement)]
         elements = {
             n
             for child in inside
@@ -209,7 +212,7 @@ def of_loop(node: Function) -> bool:
         if isinstance(loop, ast.For) and isinstance(loop.target, ast.Tuple):
             elements |= _names(loop.target)
         leaves = isinstance(loop, ast.While) or any(isinstance(c, (ast.Break, ast.Return)) for c in inside)
-        tests = [*inside, *(ast.walk(loop.test) if isinstance(loop, ast.While) else ())]
+        tests = [*inside, *(nodes.walk(loop.test) if isinstance(loop, ast.While) else ())]
         for child in tests if leaves else ():
             if isinstance(child, ast.Compare) and isinstance(child.ops[0], (ast.Eq, ast.NotEq)):
                 sides = (child.left, child.comparators[0])

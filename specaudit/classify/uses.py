@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from specaudit import nodes
 from specaudit.classify.code import dotted
 
 
@@ -39,7 +40,7 @@ def checked(statement: ast.stmt) -> Iterator[ast.Attribute]:
 
 
 def _own(node: ast.AST) -> Iterator[ast.Attribute]:
-    for inner in ast.walk(node):
+    for inner in nodes.walk(node):
         if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id == "self":
             yield inner
 
