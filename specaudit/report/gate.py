@@ -59,7 +59,8 @@ class Gate:
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """What the gate says about one scan. ``failing``, ``known`` and ``ignored`` are open findings; ``unjudged`` that
-    findings were to be gated and the document has none, because it was made without rules.
+    findings were to be gated and the document has none, because it was made without rules; ``gated`` that the gate
+    asks for anything.
     """
 
     scan: Scan
@@ -69,6 +70,7 @@ class Judgement:
     unmet: tuple[Unmet, ...] = ()
     met: tuple[Expectation, ...] = ()
     unjudged: bool = False
+    gated: bool = True
 
     @property
     def code(self) -> Exit:
@@ -94,6 +96,7 @@ def judge(scan: Scan, gate: Gate) -> Judgement:
         unmet=tuple(unmet for _, unmet in checked if unmet is not None),
         met=tuple(expectation for expectation, unmet in checked if unmet is None),
         unjudged=gate.fail_on is not None and not scan.findings,
+        gated=gate.fail_on is not None or bool(gate.expectations),
     )
 
 

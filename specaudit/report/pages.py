@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,9 @@ _SHOWN = (
 
 
 def text(report: Report) -> str:
-    """Plain text for a terminal or a log."""
-    return printable(_render("report.txt.j2", report))
+    """Plain text for a terminal or a log; no line of it is a command to a CI service that reads the log."""
+    written = _render("report.txt.j2", report).replace("##[", "## [")
+    return re.sub(r"(?m)^(\s*)::", r"\1: :", written)
 
 
 def markdown(report: Report) -> str:
@@ -50,29 +52,54 @@ def html(report: Report) -> str:
     return _render("report.html.j2", report)
 
 
+def _line(value: object) -> object:
+    """A value as one line without control characters, and without those that turn the direction of writing."""
+    return printable(re.sub(r"\s+", " ", value)) if isinstance(value, str) else value
+
+
 def escaped(value: object) -> str:
-    """Text as one line of Markdown that says what it says: no markup, no HTML, no new table cell."""
-    line = re.sub(r"\s+", " ", str(value)).strip()
+    """Text as one line of Markdown that says what it says: no markup, no HTML, no new table cell, no mention."""
+    line = str(_line(str(value))).strip()
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_{}\[\]|~])", r"\\\1", line)
+    line = re.sub(r"([\\`*_{}\[\]|~])", r"\\\1", line)
+    return re.sub(r"([@#])(?=\w)", "\\1\N{ZERO WIDTH SPACE}", line)
+
+
+def code(value: object) -> Markdown:
+    """A line of code or a path in Markdown; a fence would need another rule in a table than elsewhere."""
+    return Markdown(f"<code>{escaped(value)}</code>")
+
+
+class Markdown(str):
+    """Text that is Markdown already."""
+
+
+def _markdown(value: object) -> str:
+    return value if isinstance(value, Markdown) else escaped(value)
+
+
+#: What is done to each value on its way into a template.
+_FINALLY: Mapping[str, Callable[[object], object]] = {"txt": _line, "md": _markdown, "html": _line}
 
 
 def _render(name: str, report: Report) -> str:
-    return re.sub(r"\n{3,}", "\n\n", _environment().get_template(name).render(report=report)).rstrip() + "\n"
+    written = _environment(name.split(".")[1]).get_template(name).render(report=report)
+    return re.sub(r"\n{3,}", "\n\n", written).rstrip() + "\n"
 
 
 @cache
-def _environment() -> Environment:
+def _environment(kind: str) -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
         loader=PackageLoader("specaudit.reports", ""),
-        autoescape=lambda name: bool(name and name.endswith(".html.j2")),
+        autoescape=kind == "html",
+        finalize=_FINALLY[kind],
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     made.globals.update({function.__name__: function for function in _SHOWN})
-    made.filters["md"] = escaped
+    made.filters["code"] = code
     return made

@@ -7,6 +7,7 @@ the package (``PACKAGE_PARENT``), which a consumer may resolve.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from specaudit import summary
@@ -28,11 +29,27 @@ _LEVELS: dict[Severity, str] = {
 
 def sarif(report: Report) -> str:
     """One SARIF log, one run per scan."""
-    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(judgement) for judgement in report.judgements]}
+    names = _categories(report.scans)
+    runs = [_run(judgement, name) for judgement, name in zip(report.judgements, names, strict=True)]
+    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
     return json.dumps(log, indent=2, ensure_ascii=False) + "\n"
 
 
-def _run(judgement: Judgement) -> dict[str, Any]:
+def _categories(scans: Sequence[Scan]) -> list[str]:
+    """What a consumer keeps the alerts of each run under: the engine, without its version, so that an update closes them.
+
+    Several scans of one engine are told apart by their targets, since no two runs of a log may share one.
+    """
+    engines = [scan.engine.name if scan.engine else "unknown" for scan in scans]
+    names: list[str] = []
+    for scan, engine in zip(scans, engines, strict=True):
+        name = engine if engines.count(engine) == 1 else f"{engine}/{scan.target.host or scan.target.spec}"
+        same = sum(one == name or one.startswith(f"{name}#") for one in names)
+        names.append(f"{name}#{same + 1}" if same else name)
+    return names
+
+
+def _run(judgement: Judgement, category: str) -> dict[str, Any]:
     scan = judgement.scan
     rules = sorted((f for f in scan.findings if f.severity != "info"), key=lambda f: f.rule)
     places = {finding.rule: number for number, finding in enumerate(rules)}
@@ -44,19 +61,13 @@ def _run(judgement: Judgement) -> dict[str, Any]:
     }
     return {
         "tool": {"driver": driver},
-        "automationDetails": {"id": f"specaudit/{_identity(scan)}/"},
+        "automationDetails": {"id": f"specaudit/{category}/"},
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {_BASE: {"description": {"text": "The folder that holds the engine's package."}}},
         "invocations": [_invocation(scan)],
         "results": [_result(judgement, finding, places[finding.rule]) for finding in view.opened(scan)],
         "properties": _properties(scan),
     }
-
-
-def _identity(scan: Scan) -> str:
-    if scan.engine is None:
-        return "unknown"
-    return f"{scan.engine.name}/{scan.engine.version}" if scan.engine.version else scan.engine.name
 
 
 def _rule(finding: Finding) -> dict[str, Any]:

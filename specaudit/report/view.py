@@ -35,10 +35,15 @@ def report_of(scans: Iterable[Scan], gate: Gate | None = None) -> Report:
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Open ones first, then by severity, then by rule."""
+    """Open ones first and among them the worst, then by status, severity and rule."""
     return sorted(
         findings,
-        key=lambda f: (STATUSES.index(f.status), -SEVERITIES.index(f.severity), f.rule),
+        key=lambda f: (
+            0 if f.status in OPEN else STATUSES.index(f.status),
+            -SEVERITIES.index(f.severity),
+            STATUSES.index(f.status),
+            f.rule,
+        ),
     )
 
 
@@ -88,7 +93,8 @@ def verdict(judgement: Judgement) -> str:
         said.append(f"{len(judgement.known)} known from the baseline")
     if judgement.ignored:
         said.append(f"{len(judgement.ignored)} ignored")
-    return "; ".join(said) or "passed"
+    passed = "nothing that fails it" if judgement.gated else "none was set"
+    return "; ".join(said) or passed
 
 
 def where(finding: Finding) -> str:
@@ -125,19 +131,25 @@ def default_paths(scan: Scan) -> list[Path]:
 def landmarks(scan: Scan, path: Path) -> list[tuple[str, Hop, int]]:
     """One hop per stage, in the order of :data:`STAGES`, with the number of hops of that stage: the path at a glance.
 
-    Shown is the hop that names what the audit found there (a proposer, an accepting kernel), else the first one.
+    Shown is the hop that names what the audit found there (the method, a proposer, an accepting kernel), else the first
+    one; of the runner the last one before drafting begins, which makes it.
     """
     deciding = [v for v in scan.verifiers if v.walk not in ("helper", "dispatcher")]
-    named = {
+    named: dict[str, re.Pattern[str] | None] = {
         "proposer": _naming(proposer.name for proposer in scan.proposers),
         "sampler": _naming(v.name for v in scan.verifiers if v.role in ("function", "class")),
         "kernel": _naming(v.name for v in deciding if v.role in ("kernel", "compiled")),
     }
+    named["config"] = re.compile(rf"""["']{re.escape(path.method)}["']""")
+    drafting = next((n for n, hop in enumerate(path.hops) if hop.what == "proposer"), len(path.hops))
     found: list[tuple[str, Hop, int]] = []
     for stage in STAGES:
         hops = [hop for hop in path.hops if hop.what == stage]
         pattern = named.get(stage)
-        naming = [hop for hop in hops if pattern is not None and pattern.search(hop.text)]
+        if stage == "runner":
+            naming = [hop for hop in path.hops[:drafting] if hop.what == stage]
+        else:
+            naming = [hop for hop in hops if pattern is not None and pattern.search(hop.text)]
         # A path drafts before it accepts: of several that accept, the last one has the last word.
         chosen = (naming[:1] if stage == "proposer" else naming[-1:]) or hops[:1]
         found += [(stage, hop, len(hops)) for hop in chosen]

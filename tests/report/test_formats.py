@@ -28,7 +28,8 @@ Scanned = Callable[[str], Scan]
 
 #: What a file under audit, or a host, may try.
 HOSTILE = (
-    "</code><script>alert(1)</script> | [x](http://example.com) `a` \x1b[31m \x00 ]]> & \u202e ::error::x %0A\nnew line"
+    "</code><script>alert(1)</script> | [x](http://example.com) `a` \x1b[31m \x00 ]]> & \u202e ::error::x %0A @octo #12"
+    "\n::set-output name=a::b\r\n  ##[add-matcher]x\nnew line"
 )
 
 
@@ -54,8 +55,20 @@ def hostile(scanned: Scanned) -> Report:
         )
         for f in scan.findings
     )
-    proposers = tuple(replace(p, name=HOSTILE, reason=HOSTILE) for p in scan.proposers)
-    made = replace(scan, findings=findings, proposers=proposers, errors=(Trouble("vllm/x.py", HOSTILE),))
+    proposers = tuple(replace(p, name=HOSTILE, path=HOSTILE, reason=HOSTILE) for p in scan.proposers)
+    assert scan.engine is not None
+    assert scan.tree is not None
+    drafting = replace(scan.tree.drafting, evidence=(Evidence(HOSTILE, 1, HOSTILE),))
+    made = replace(
+        scan,
+        target=replace(scan.target, spec=HOSTILE, host=HOSTILE),
+        engine=replace(scan.engine, name="::error::vllm", version=HOSTILE, modified=(HOSTILE,)),
+        findings=findings,
+        proposers=proposers,
+        tree=replace(scan.tree, drafting=drafting),
+        runners=tuple(replace(r, method=HOSTILE, runner=HOSTILE) for r in scan.runners),
+        errors=(Trouble("vllm/x.py", HOSTILE), Trouble(HOSTILE, "::error::")),
+    )
     return report_of([made], Gate("low"))
 
 
@@ -107,6 +120,19 @@ def test_sarif_says_what_the_scan_says(report: Report) -> None:
     assert sum(len(run["results"]) for run in log["runs"]) > 50
 
 
+def test_sarif_runs_have_categories_of_their_own_that_survive_an_update(scanned: Scanned) -> None:
+    old, new = scanned("0.20.1"), scanned("0.33.0")
+
+    def categories(*scans: Scan) -> list[str]:
+        log = json.loads(FORMATS["sarif"](report_of(scans)))
+        return [run["automationDetails"]["id"] for run in log["runs"]]
+
+    assert categories(old) == categories(new) == ["specaudit/vllm/"]
+    hosts = [replace(new, target=replace(new.target, host=host)) for host in ("gpu1", "gpu2")]
+    assert categories(*hosts) == ["specaudit/vllm/gpu1/", "specaudit/vllm/gpu2/"]
+    assert len(set(categories(new, new, new))) == 3
+
+
 def test_sarif_paths_are_relative_and_escaped(hostile: Report) -> None:
     log = json.loads(FORMATS["sarif"](hostile))
     place = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
@@ -146,7 +172,7 @@ def test_junit_holds_what_xml_can_hold(hostile: Report) -> None:
     assert "\x1b" not in text
     assert "<script>" in root.find(".//failure").get("message", "")  # type: ignore[union-attr]
     errors = [c for s in JUnitXml.fromstring(text.encode()) for c in s if any(isinstance(r, Error) for r in c.result)]
-    assert len(errors) == 1
+    assert len(errors) == 2
 
 
 # --- Markdown and GitHub --------------------------------------------------------------------------------------------
@@ -174,6 +200,10 @@ def test_markdown_takes_no_markup_from_the_engine(hostile: Report) -> None:
     html = MarkdownIt("commonmark", {"html": True}).enable("table").render(written)
     assert "<script" not in html
     assert "<a " not in html
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", written)
+    spoken = re.sub(r"<code>.*?</code>", "", html)  # nobody is mentioned in code
+    assert not re.search(r"@octo|#12", spoken)
+    assert html.count("<h2>") == 1
     assert {len(row) for row in cells(written) if row[0] in ("critical", "high", "medium", "low")} == {5}
 
 
@@ -226,7 +256,35 @@ def test_text_begins_with_the_answers_and_shows_every_open_finding(report: Repor
 
 
 def test_text_writes_nothing_on_the_terminal(hostile: Report) -> None:
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f]", FORMATS["text"](hostile))
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", FORMATS["text"](hostile))
+
+
+def test_text_gives_no_command_to_the_service_that_reads_the_log(hostile: Report) -> None:
+    """GitHub obeys lines that begin with ``::name``, after white space too, and ``##[name]`` anywhere in a line."""
+    written = FORMATS["text"](hostile)
+    assert "error: :vllm" not in written
+    assert not re.search(r"(?m)^\s*::|##\[", written)
+    assert len(written.splitlines()) < 20 * len(hostile.scans[0].findings)
+
+
+def test_html_shows_what_it_says(hostile: Report) -> None:
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", FORMATS["html"](hostile))
+
+
+def test_open_findings_are_shown_worst_first(report: Report) -> None:
+    order = ("critical", "high", "medium", "low")
+    for scan in report.scans:
+        shown = [order.index(finding.severity) for finding in opened(scan)]
+        assert shown == sorted(shown)
+        assert {finding.status for finding in opened(scan)} == {"present", "partial"}
+
+
+def test_reports_say_whether_a_gate_was_set(scanned: Scanned) -> None:
+    scan = scanned("0.33.0")
+    assert "gate: none was set" in FORMATS["text"](report_of([scan]))
+    assert "gate: nothing that fails it" in FORMATS["text"](
+        report_of([scan], Gate(expectations=(read("engine=vllm"),)))
+    )
 
 
 def test_several_formats_from_one_run() -> None:

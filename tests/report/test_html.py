@@ -112,6 +112,8 @@ def test_the_diagram_leads_from_configuration_to_kernel(page: str, tmp_path: Pat
     flow = page[page.index('<ol class="flow">') : page.index("</ol>")]
     assert "EagleSpeculator(" in flow
     assert "_rejection_kernel" in flow
+    assert "&#34;eagle3&#34;" in flow
+    assert "GPUModelRunnerV2(" in flow
 
 
 def test_the_page_is_one_file_that_runs_nothing(page: str) -> None:
