@@ -34,14 +34,14 @@ def diff(
 ) -> None:
     """Tell what appeared, vanished, moved or changed: proposers, verifiers, runners, trees, options, findings."""
     from specaudit import diff as differences
-    from specaudit.cache import Cache, folder
+    from specaudit.cli.caching import cached
     from specaudit.console import Progress, show_lines
     from specaudit.report.gate import severity
     from specaudit.summary import title
 
     floor = severity(fail_on) if fail_on is not None else None
     progress = Progress(quiet)
-    with Cache(folder()) as cache:
+    with cached() as cache:
         old, new = (_scan(spec, cache, progress) for spec in (before, after))
     progress.clear()
     changes = differences.diff(old, new)

@@ -33,7 +33,7 @@ def history(
 ) -> None:
     """Tell how releases differ: default runner, drafts, walks, trees and open findings, one row each."""
     from specaudit import document
-    from specaudit.cache import Cache, folder
+    from specaudit.cli.caching import cached
     from specaudit.console import Progress, note, show_lines, show_table
     from specaudit.history import COLUMNS, releases, rows, table, tagged
     from specaudit.ruling.judge import RuleJudge
@@ -42,7 +42,7 @@ def history(
 
     targets = tagged(git, first, last) if git is not None else releases(engine, first, last)
     progress = Progress(quiet)
-    with Cache(folder()) as cache:
+    with cached() as cache:
         options = Options(engine=engine, judge=RuleJudge(rulebook(), cache))
         outcomes = list(scan_all(targets, options, cache, progress, lambda _: False))
     progress.clear()

@@ -6,6 +6,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -229,7 +230,7 @@ def _ssh(said: Said, clear: Callable[[], None]) -> SshOptions:
     if said.ssh_config is not None and not said.ssh_config.is_file():
         raise UsageError(f"--ssh-config {said.ssh_config} is no file.", "Check its path.")
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
-    asking = _Asking(clear)
+    asking = Asking(clear)
     return SshOptions(
         file=said.ssh_config,
         policy=policy,
@@ -238,8 +239,11 @@ def _ssh(said: Said, clear: Callable[[], None]) -> SshOptions:
     )
 
 
-class _Asking:
-    """Questions on the terminal, one at a time though many threads ask; a secret is asked for once."""
+class Asking:
+    """Questions on the terminal, one at a time though many threads ask; a secret is asked for once.
+
+    Who closes the input, or presses Ctrl-C, says no to the question that is on the screen.
+    """
 
     def __init__(self, clear: Callable[[], None]) -> None:
         self._clear = clear
@@ -248,14 +252,17 @@ class _Asking:
 
     def confirm(self, question: str) -> bool:
         """A yes or no."""
-        with self._lock:
+        with self._lock, suppress(typer.Abort):
             self._clear()
             return typer.confirm(question, err=True)
+        return False
 
     def secret(self, prompt: str) -> str | None:
         """A password or passphrase, not shown; kept for this run."""
         with self._lock:
             if prompt not in self._secrets:
                 self._clear()
-                self._secrets[prompt] = typer.prompt(prompt.rstrip(": "), hide_input=True, err=True, default="")
+                self._secrets[prompt] = ""
+                with suppress(typer.Abort):
+                    self._secrets[prompt] = typer.prompt(prompt.rstrip(": "), hide_input=True, err=True, default="")
             return self._secrets[prompt] or None

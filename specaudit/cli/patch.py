@@ -322,10 +322,10 @@ def recipes() -> None:
 
 @contextmanager
 def _opener(engine: str | None, reached: Machines) -> Iterator[Open]:
-    from specaudit.cache import Cache, folder
+    from specaudit.cli.caching import cached
     from specaudit.patching.place import place
 
-    with Cache(folder()) as cache, reached:
+    with cached() as cache, reached:
         yield lambda target: place(target, cache, engine, machines=reached)
 
 

@@ -88,8 +88,8 @@ def scan(
     Several machines make one table, grouped by identical engine.
     """
     from specaudit import document
-    from specaudit.cache import Cache, folder
-    from specaudit.console import Progress, complain, note, show_fleet, show_scan
+    from specaudit.cli.caching import cached
+    from specaudit.console import Progress, complain, show_fleet, show_scan
     from specaudit.report.gate import fit
     from specaudit.scan import Options, only_methods, scan_all
 
@@ -99,18 +99,15 @@ def scan(
         targets or [], said, inventory=inventory, limit=limit, metrics=metrics, clear=progress.clear
     )
 
+    asking = machines.Asking(progress.clear)
+
     def consent(question: str) -> bool:
-        if download or not sys.stdin.isatty():
-            return download
-        progress.clear()
-        return typer.confirm(question, err=True)
+        return download or (sys.stdin.isatty() and asking.confirm(question))
 
     together = sum(target.host is not None for target in wanted) > 1
     page = _Page()
     outcomes = []
-    with Cache(folder()) as cache:
-        if cache.problem:
-            note(f"the cache {folder()} cannot be used ({cache.problem}); nothing will be kept for the next scan")
+    with cached() as cache:
         found = None if no_rules else _judge(cache, rules or ())
         configure = _configure(method or (), speculative_config, env or (), server, found)
         options = Options(engine, found, reached, jobs, configure, metrics)
@@ -133,10 +130,10 @@ def scan(
             page.put(partial(show_scan, by_host[group.hosts[0]], brief=brief))
     if json or output is not None:
         data = document.encode(document.of_scans(scans, fleet))
-        if output is not None:
-            document.write(output, data)
         if json:
             page.put(lambda: sys.stdout.buffer.write(data))
+        if output is not None:
+            document.write(output, data)
     page.finish()
     codes = [outcome.code for outcome in outcomes]
     if gate is not None:

@@ -89,7 +89,7 @@ def smoke(
 
     The engine runs there in processes of its own and outlives a dropped connection. Exit code 1: a threshold is missed.
     """
-    from specaudit.cache import Cache, folder
+    from specaudit.cli.caching import cached
     from specaudit.console import Progress, note, show_lines
     from specaudit.patching.place import place
     from specaudit.smoke import session
@@ -103,7 +103,7 @@ def smoke(
     earlier = _earlier(compare)
     progress = Progress(quiet)
     where, reached = machines.one_meant(host, said, progress.clear)
-    with Cache(folder()) as cache, reached:
+    with cached() as cache, reached:
 
         def opened() -> AbstractContextManager[Place]:
             return place(where, cache, engine, machines=reached)

@@ -46,7 +46,7 @@ def trace(
 ) -> None:
     """Print each hop from a configuration to the kernel, and when another path is taken."""
     from specaudit import document
-    from specaudit.cache import Cache, folder
+    from specaudit.cli.caching import cached
     from specaudit.console import Progress, show_paths
     from specaudit.scan import Options
     from specaudit.tracing import Asked
@@ -66,7 +66,7 @@ def trace(
     )
     progress = Progress(quiet)
     where, reached = machines.one_meant(target, said, progress.clear)
-    with Cache(folder()) as cache, reached:
+    with cached() as cache, reached:
         scan = trace_target(where, asked, Options(engine=engine, machines=reached), cache, progress)
     progress.clear()
     if json:

@@ -23,6 +23,11 @@ from specaudit.hosts.probe.installed import parse_record, sources
 from specaudit.model import Environment, Failure, FileEntry, NotLooked, Server
 from specaudit.threads import threads
 
+#: The largest library of a release is 1.3 GB; something larger would keep a scan busy for minutes.
+MAX_LIBRARY = 8 << 30
+#: Characters of a library's message that are told; it may quote half of the file.
+_LIMIT = 200
+
 WheelFile: TypeAlias = "io.RawIOBase | IO[bytes]"
 
 
@@ -42,7 +47,7 @@ class WheelReader:
         try:
             self._zip = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as bad:
-            raise TargetError(f"{name} is no complete wheel: {bad}.", "Download it again.") from bad
+            raise TargetError(f"{name} is no complete wheel: {str(bad)[:_LIMIT]}.", "Download it again.") from bad
         self.errors: list[Failure] = []
         self.members = self._safe_members()
         records = [m for m in self.members if m.endswith(".dist-info/RECORD") and m.count("/") == 1]
@@ -77,8 +82,10 @@ class WheelReader:
         """Operator names of one compiled library, which is unpacked chunk by chunk.
 
         Raises:
-            OSError: the member's data are damaged.
+            OSError: the member's data are damaged, or would be too many.
         """
+        if path in self.members and self.members[path].file_size > MAX_LIBRARY:
+            raise OSError(f"{self.members[path].file_size} bytes are no library, at most {MAX_LIBRARY} are read")
         with self.opened(path) as member:
             return ops.of_stream(member)
 
@@ -96,7 +103,7 @@ class WheelReader:
             with self._zip.open(info) as member:
                 yield member
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as bad:
-            raise OSError(f"damaged in {self.name}: {bad}") from bad
+            raise OSError(f"damaged in {self.name}: {str(bad)[:_LIMIT]}") from bad
 
     def span(self, path: str) -> tuple[int, int]:
         """First byte and end of a member in the file, its local header included (whose length is an upper bound)."""

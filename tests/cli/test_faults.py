@@ -208,3 +208,25 @@ def test_characters_that_stdout_cannot_show_are_shown_by_their_code(trees: list[
         env={**os.environ, "PYTHONIOENCODING": "ascii", "XDG_CACHE_HOME": str(tmp_path / "cache")},
     )
     assert (done.returncode, "gr\\xf6\\xdfe.py: dangling" in done.stdout) == (3, True)
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_cache_that_fills_the_disk_is_said_once_and_costs_nothing_else(
+    trees: list[str], tmp_path: Path, form: list[str]
+) -> None:
+    scan = '"$0" -m specaudit scan "$@" --no-rules'
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    def made(before: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", before + scan, sys.executable, *trees, *form],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+        )
+
+    full = made("ulimit -f 48; ")  # no file may be larger than that many KiB
+    assert (full.returncode, full.stderr.count("the cache "), full.stderr.count("\n")) == (0, 1, 1)
+    free = made()
+    assert (free.returncode, free.stderr, free.stdout) == (0, "", full.stdout)

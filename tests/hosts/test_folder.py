@@ -155,14 +155,18 @@ def test_a_file_name_that_could_write_on_a_terminal_is_one_error_and_is_shown_es
 def test_folders_without_end_are_one_error(tmp_path: Path) -> None:
     folder = package(tmp_path)
     here = os.getcwd()
+    depth = 1200  # deeper than Python's stack, and than the longest path
     try:
         os.chdir(folder)
-        for _ in range(1200):  # deeper than Python's stack, and than the longest path
+        for _ in range(depth):
             os.mkdir("d")
             os.chdir("d")
+        (error,) = errors(looked_at(tmp_path)[1]).values()
+        for _ in range(depth):
+            os.chdir("..")
+            os.rmdir("d")
     finally:
         os.chdir(here)
-    (error,) = errors(looked_at(tmp_path)[1]).values()
     assert "folders inside one another" in error
 
 

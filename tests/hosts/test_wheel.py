@@ -122,6 +122,27 @@ def test_a_member_that_lies_about_its_size_does_not_fill_the_memory(tmp_path: Pa
     assert [failure.path for failure in manifest.errors] == ["vllm/bomb.py"]
 
 
+def test_what_is_said_of_a_damaged_member_is_short(tmp_path: Path, opened: Opened) -> None:
+    data = bytearray(wheel_bytes({**SMALL, "vllm/c.py": bytes(range(1, 128)) * 500}))
+    at = data.find(b"PK\x03\x04") + 26
+    data[at : at + 2] = b"\xff\xff"  # the first member's name is as long as the file
+    host = opened(saved(tmp_path, bytes(data)))
+    (found,) = host.installations(("vllm",))
+    (failure,) = host.manifest(found).errors
+    assert "differ" in failure.error or "directory" in failure.error
+    assert len(failure.error) < 300
+
+
+def test_a_library_that_unpacks_without_end_is_not_looked_at(
+    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specaudit.hosts.wheel.MAX_LIBRARY", 1 << 20)
+    host = opened(saved(tmp_path, with_members(wheel_bytes(SMALL), ("vllm/_C.so", b"\0" * (2 << 20)))))
+    (found,) = host.installations(("vllm",))
+    (item,) = host.manifest(found).not_looked
+    assert (item.what, "2097152 bytes" in item.why) == ("compiled ops of vllm/_C.so", True)
+
+
 def test_a_damaged_member_is_one_error_and_the_others_are_read(tmp_path: Path, opened: Opened) -> None:
     data = bytearray(wheel_bytes({**SMALL, "vllm/c.py": b"# the middle of this file is hit\n" * 200}))
     at = data.index(b"vllm/c.py") + len("vllm/c.py") + 10
