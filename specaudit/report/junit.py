@@ -7,17 +7,14 @@ reason.
 
 from __future__ import annotations
 
-import re
 from xml.etree import ElementTree
 
 from specaudit import summary
+from specaudit.hosts.shell import printable
 from specaudit.model import Finding
 from specaudit.report import view
 from specaudit.report.gate import OPEN, Judgement
 from specaudit.report.view import Report
-
-#: What XML 1.0 cannot hold.
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(report: Report) -> str:
@@ -33,22 +30,22 @@ def junit(report: Report) -> str:
 
 def _suite(root: ElementTree.Element, judgement: Judgement) -> None:
     scan = judgement.scan
-    suite = ElementTree.SubElement(root, "testsuite", name=_text(summary.title(scan)))
-    owner = _text(f"{scan.engine.name}-{scan.engine.version}" if scan.engine else scan.target.spec)
+    suite = ElementTree.SubElement(root, "testsuite", name=printable(summary.title(scan)))
+    owner = printable(f"{scan.engine.name}-{scan.engine.version}" if scan.engine else scan.target.spec)
     for finding in sorted(scan.findings, key=lambda f: f.rule):
         case = ElementTree.SubElement(suite, "testcase", classname=owner, name=finding.rule)
         _outcome(case, judgement, finding)
     for expectation in judgement.met:
-        ElementTree.SubElement(suite, "testcase", classname=f"{owner}.expect", name=_text(str(expectation)))
+        ElementTree.SubElement(suite, "testcase", classname=f"{owner}.expect", name=printable(str(expectation)))
     for unmet in judgement.unmet:
         case = ElementTree.SubElement(
-            suite, "testcase", classname=f"{owner}.expect", name=_text(str(unmet.expectation))
+            suite, "testcase", classname=f"{owner}.expect", name=printable(str(unmet.expectation))
         )
-        ElementTree.SubElement(case, "failure", message=_text(str(unmet)), type="expectation")
+        ElementTree.SubElement(case, "failure", message=printable(str(unmet)), type="expectation")
     for number, failure in enumerate(scan.errors, 1):
-        name = _text(failure.path or f"failure {number}")
+        name = printable(failure.path or f"failure {number}")
         case = ElementTree.SubElement(suite, "testcase", classname=f"{owner}.examination", name=name)
-        ElementTree.SubElement(case, "error", message=_text(failure.error), type="not-examined")
+        ElementTree.SubElement(case, "error", message=printable(failure.error), type="not-examined")
     for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(attribute, str(len(suite.findall(f"testcase/{tag}"))))
     suite.set("tests", str(len(suite)))
@@ -61,17 +58,13 @@ def _outcome(case: ElementTree.Element, judgement: Judgement, finding: Finding) 
         if part
     )
     if finding in judgement.failing:
-        failure = ElementTree.SubElement(case, "failure", message=_text(finding.title), type=finding.severity)
-        failure.text = _text(said)
+        failure = ElementTree.SubElement(case, "failure", message=printable(finding.title), type=finding.severity)
+        failure.text = printable(said)
     elif finding.severity == "info":
         found = view.search_words(finding.searched) if finding.searched else finding.reason
-        ElementTree.SubElement(case, "system-out").text = _text(f"{finding.status}\n{said or found}")
+        ElementTree.SubElement(case, "system-out").text = printable(f"{finding.status}\n{said or found}")
     elif finding.status in ("not-applicable", "not-found", "unreachable"):
-        ElementTree.SubElement(case, "skipped", message=_text(f"{finding.status}: {finding.reason}"))
+        ElementTree.SubElement(case, "skipped", message=printable(f"{finding.status}: {finding.reason}"))
     elif finding.status in OPEN:
         state = view.standing(judgement, finding) or "below the gate"
-        ElementTree.SubElement(case, "system-out").text = _text(f"{finding.status}, {state}\n{said}")
-
-
-def _text(value: str) -> str:
-    return _FORBIDDEN.sub("�", value)
+        ElementTree.SubElement(case, "system-out").text = printable(f"{finding.status}, {state}\n{said}")

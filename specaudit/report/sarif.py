@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specaudit import summary
+from specaudit.hosts.shell import printable
 from specaudit.model import Evidence, Finding, Scan, Severity
 from specaudit.report import view
 from specaudit.report.gate import OPEN, Judgement
@@ -31,12 +32,21 @@ def sarif(report: Report) -> str:
     """One SARIF log, one run per scan."""
     names = _categories(report.scans)
     runs = [_run(judgement, name) for judgement, name in zip(report.judgements, names, strict=True)]
-    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
+    log = _printable({"$schema": SCHEMA, "version": "2.1.0", "runs": runs})
     return json.dumps(log, indent=2, ensure_ascii=False) + "\n"
 
 
+def _printable(value: Any) -> Any:
+    """The same without the characters with which an engine could write on the terminal of a consumer."""
+    if isinstance(value, dict):
+        return {_printable(key): _printable(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_printable(inner) for inner in value]
+    return printable(value) if isinstance(value, str) else value
+
+
 def _categories(scans: Sequence[Scan]) -> list[str]:
-    """What a consumer keeps the alerts of each run under: the engine, without its version, so that an update closes them.
+    """What a consumer keeps each run's alerts under: the engine, without its version, so that an update closes them.
 
     Several scans of one engine are told apart by their targets, since no two runs of a log may share one.
     """
