@@ -38,7 +38,7 @@ def flash_attn_varlen_func(
     place = (starts[:-1, None] + rows).clamp(max=q.shape[0] - 1)
     blocks = block_table[:requests, : -(-len(keys) // k.shape[1])].long()
     k, v = (x[blocks].flatten(1, 2)[:, : len(keys)].float() for x in (k, v))
-    query = q[place].float().unflatten(2, (-1, group))
+    query = q[place].float().view(requests, len(rows), -1, group, q.shape[2])
     scores = torch.einsum("bqhgd,bkhd->bhgqk", query, k) * softmax_scale
     visible = (keys < used[:, None])[:, None, :].expand(-1, len(rows), -1)
     if causal:

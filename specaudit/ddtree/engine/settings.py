@@ -115,8 +115,8 @@ def refusals(vllm_config: Any, runner: str) -> list[str]:
             "cudagraph_mode FULL captures mixed batches, too: use FULL_AND_PIECEWISE",
         ),
         (has(model, "disable_cascade_attn") is False, "cascade attention: leave disable_cascade_attn at its default"),
-        (attention is not None and attention.name != "FLASH_ATTN", "target attention must be FLASH_ATTN: set it"),
-        (runner == "v2" and not use_v2, "this recipe is for the V2 model runner: unset VLLM_USE_V2_MODEL_RUNNER"),
+        (attention is not None and attention.name != "FLASH_ATTN", "trees need FLASH_ATTN: set attention_backend to it"),
+        (runner == "v2" and not use_v2, "vLLM picks its V1 runner here (it logs why): use what V2 supports"),
         (runner == "v1" and _v2_forced(), "this recipe is for the V1 model runner: unset VLLM_USE_V2_MODEL_RUNNER"),
         (runner == "v1" and not vllm_config.scheduler_config.async_scheduling, "asynchronous scheduling is off: on V1 "
          "the trees would be lost on the way through the scheduler: switch it on"),

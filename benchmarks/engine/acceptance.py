@@ -1,0 +1,108 @@
+"""Acceptance length at batch 1, T = 0: stock chains of K and K - 1, trees; by depth, at the start and in the rest.
+
+Beside it rule (a) of losslessness: how many outputs equal the chain's, against how many two stock chains agree on.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import mean
+from typing import Any
+
+from .arms import chain, tree
+from .command import Setting
+from .figures import equal
+from .pool import Engines
+from .requests import greedy, tokens_of
+
+FIRST = 64
+WANTED = {16: 1.21, 64: 1.38}
+
+
+def run(given: Setting) -> None:
+    horizon, budgets = given.options.horizon, given.options.budgets
+    shorter = f"chain {horizon - 1}"
+    arms = [chain(horizon=horizon), chain(shorter, horizon=horizon - 1)]
+    arms += [tree(budget, seqs=min(32, 512 // (1 + budget))) for budget in budgets]
+    with Engines(arms, given.pair, given.places, given.clock) as engines:
+        answers = {name: measure(engines, name, given) for name in engines.names()}
+    figures = {name: summary(answer) for name, answer in answers.items()}
+    report(given, figures)
+    if "chain" not in answers:
+        given.report.bar("the stock chain runs", 0, "1", False)
+        return
+    stock = tokens_of(answers["chain"])
+    same = {name: equal(stock, tokens_of(answer)) for name, answer in answers.items()}
+    base = same.get(shorter)
+    given.report.table(
+        f"outputs equal to the chain's, of {len(stock)}", ["arm", "equal"], [[n, s] for n, s in same.items()]
+    )
+    for budget in budgets:
+        name = f"tree {budget}"
+        if name not in figures:
+            given.report.bar(f"{name} runs", 0, "1", False)
+            continue
+        ratio = figures[name]["tau"] / figures["chain"]["tau"]
+        wanted = WANTED.get(budget)
+        if wanted:
+            given.report.bar(f"{name}: acceptance length / chain's", ratio, f">= {wanted}", ratio >= wanted)
+        early, usual = (figures[n]["first"] / (figures[n]["rest"] or 1) for n in (name, "chain"))
+        given.report.bar(
+            f"{name}: first {FIRST} tokens / rest (chain: {usual:.3f})",
+            early,
+            f">= {0.97 * usual:.3f}",
+            early >= 0.97 * usual,
+        )
+        if base is not None:
+            given.report.bar(
+                f"{name}: rule (a), equal to the chain", same[name], f">= {base} - 4", same[name] >= base - 4
+            )
+
+
+def measure(engines: Engines, name: str, given: Setting) -> dict[str, Any]:
+    engines[name].ask("generate", requests=greedy(given.prompts[:2], 16))
+    requests = greedy(given.prompts, given.tokens)
+    answer: dict[str, Any] = engines[name].ask(
+        "trace", given.clock.need(20), requests=requests, at_once=1, give_up=given.clock.left
+    )
+    return answer
+
+
+def summary(answer: dict[str, Any]) -> dict[str, Any]:
+    """tau: emitted tokens per verification; its value in the first tokens of each prompt and in the rest; intervals."""
+    first, rest, intervals = [0, 0], [0, 0], []
+    for steps, times in zip(answer["steps"], answer["times"], strict=True):
+        seen = len(steps[0]) if steps else 0  # the prefill's token is no verification's
+        for step in steps[1:]:
+            part = first if seen < FIRST else rest
+            part[0] += len(step)
+            part[1] += 1
+            seen += len(step)
+        intervals += [b - a for a, b in pairwise(times[1:])]
+    counters = answer["counters"]
+    drafts = counters["drafts"] or 1
+    emitted = sum(len(step) for steps in answer["steps"] for step in steps)
+    return {
+        "tau": 1 + counters["accepted"] / drafts,
+        "first": first[0] / max(1, first[1]),
+        "rest": rest[0] / max(1, rest[1]),
+        "depths": [round(n / drafts, 4) for n in counters["per_depth"][:16]],
+        "tokens_s": emitted / answer["seconds"],
+        "interval_ms": 1e3 * mean(intervals) if intervals else None,
+        "drafts": counters["drafts"],
+    }
+
+
+def report(given: Setting, figures: dict[str, dict[str, Any]]) -> None:
+    columns = ["arm", "acceptance length", f"first {FIRST}", "rest", "tokens/s (not alone on the GPU's host)", "steps"]
+    rows = [
+        [name, *(figure[part] for part in ("tau", "first", "rest", "tokens_s", "drafts"))]
+        for name, figure in figures.items()
+    ]
+    given.report.table("acceptance, batch 1, T = 0", columns, rows)
+    depth = max((len(figure["depths"]) for figure in figures.values()), default=0)
+    given.report.table(
+        "accepted at each depth, of all verifications",
+        ["arm", *(str(d + 1) for d in range(depth))],
+        [[name, *(figure["depths"] + [None] * depth)[:depth]] for name, figure in figures.items()],
+    )

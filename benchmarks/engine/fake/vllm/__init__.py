@@ -1,0 +1,116 @@
+"""As much of vLLM as worker.py uses, without a model: rehearses every benchmark on a machine without a GPU.
+
+The next token is a hash of the last three, so outputs do not depend on how they are batched; a chain accepts up to 4
+tokens a step, a tree up to 6.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from .sampling_params import SamplingParams
+
+__all__ = ["LLM", "SamplingParams"]
+__version__ = "0.0.0"
+VOCABULARY = 4096
+BLOCK = 16
+
+
+@dataclass
+class Request:
+    name: str
+    prompt: list[int]
+    params: Any
+    tokens: list[int] = field(default_factory=list)
+
+
+class LLM:
+    def __init__(self, **arguments: Any) -> None:
+        drafting = arguments.get("speculative_config")
+        tree = (arguments.get("additional_config") or {}).get("ddtree")
+        self.depth = 0 if not drafting else 6 if tree else 4
+        self.width = tree["budget"] if tree else drafting["num_speculative_tokens"] if drafting else 0
+        self.random = random.Random(1)
+        self.counts = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+        self.per_depth = [0] * self.width
+        self.llm_engine = Stepping(self)
+        self.requests: dict[str, Request] = {}
+
+    def generate(self, prompts: list[Any], params: Any, use_tqdm: bool = False) -> list[Any]:
+        many = params if isinstance(params, list) else [params] * len(prompts)
+        found = []
+        for number, (prompt, one) in enumerate(zip(prompts, many, strict=True)):
+            request = Request(str(number), prompt["prompt_token_ids"], one)
+            finish = None
+            while finish is None:
+                _, finish = self.advance(request)
+            found.append(self.output(request, request.tokens, finish))
+        return found
+
+    def advance(self, request: Request) -> tuple[list[int], str | None]:
+        accepted = self.random.randint(0, min(self.depth, self.width)) if request.tokens and self.depth else 0
+        if request.tokens and self.depth:
+            self.counts["drafts"] += 1
+            self.counts["draft_tokens"] += self.width
+            self.counts["accepted_tokens"] += accepted
+            for depth in range(accepted):
+                self.per_depth[depth] += 1
+        new: list[int] = []
+        for _ in range(accepted + 1):
+            new.append(following(request.prompt + request.tokens, request.params.seed))
+            request.tokens.append(new[-1])
+            if len(request.tokens) == request.params.max_tokens:
+                return new, "length"
+        return new, None
+
+    def output(self, request: Request, tokens: list[int], finish: str | None) -> Any:
+        entries = [{t: SimpleNamespace(logprob=-0.5), t + 1: SimpleNamespace(logprob=-2.0)} for t in tokens]
+        prompt = [None, *({t: SimpleNamespace(logprob=-0.5)} for t in request.prompt[1:])]
+        one = SimpleNamespace(token_ids=tokens, text="", finish_reason=finish, logprobs=entries)
+        return SimpleNamespace(
+            request_id=request.name, outputs=[one], finished=finish is not None, prompt_logprobs=prompt
+        )
+
+    def get_tokenizer(self) -> Any:
+        return SimpleNamespace(decode=lambda ids: f"w{ids[0]}", encode=lambda text, **_: [int(text[1:])])
+
+    def get_metrics(self) -> list[Any]:
+        found = [SimpleNamespace(name=f"vllm:spec_decode_num_{n}", value=v) for n, v in self.counts.items()]
+        name = "vllm:spec_decode_num_accepted_tokens_per_pos"
+        return [*found, SimpleNamespace(name=name, values=self.per_depth)]
+
+
+class Stepping:
+    def __init__(self, llm: LLM) -> None:
+        self.llm = llm
+        pool = SimpleNamespace(get_num_free_blocks=lambda: 99 - len(llm.requests), num_gpu_blocks=100)
+        runner = SimpleNamespace(rejection_sampler=None, speculator=None)
+        core = SimpleNamespace(
+            scheduler=SimpleNamespace(kv_cache_manager=SimpleNamespace(block_pool=pool)),
+            model_executor=SimpleNamespace(driver_worker=SimpleNamespace(model_runner=runner)),
+        )
+        self.engine_core = SimpleNamespace(engine_core=core)
+
+    def add_request(self, name: str, prompt: dict[str, list[int]], params: Any) -> None:
+        self.llm.requests[name] = Request(name, prompt["prompt_token_ids"], params)
+
+    def abort_request(self, names: list[str]) -> None:
+        for name in names:
+            self.llm.requests.pop(name, None)
+
+    def step(self) -> list[Any]:
+        found = []
+        for name, request in list(self.llm.requests.items()):
+            new, finish = self.llm.advance(request)
+            found.append(self.llm.output(request, new, finish))
+            if finish:
+                del self.llm.requests[name]
+        return found
+
+
+def following(tokens: list[int], seed: int | None) -> int:
+    a, b, c = ([0, 0, *tokens])[-3:]
+    return (a * 31 + b * 17 + c * 7 + 3 + (seed or 0)) % VOCABULARY

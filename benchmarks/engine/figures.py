@@ -1,0 +1,99 @@
+"""Numbers and how they are shown. Standard library alone."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+
+class OutOfTime(Exception):
+    """The clock of the run has run down; what was measured so far is reported."""
+
+
+class Clock:
+    """The time a run may take."""
+
+    def __init__(self, minutes: float) -> None:
+        self._end = time.monotonic() + 60 * minutes
+
+    @property
+    def left(self) -> float:
+        return self._end - time.monotonic()
+
+    def need(self, seconds: float) -> float:
+        """Seconds left. Raises OutOfTime when there are fewer than `seconds`."""
+        if self.left < seconds:
+            raise OutOfTime
+        return self.left
+
+
+def lower_bound(values: Sequence[float], confidence: float = 0.95, draws: int = 4000) -> float:
+    """One-sided bootstrap bound of the median. Seeded: the same values give the same bound."""
+    generator = random.Random(0)
+    medians = sorted(median(generator.choices(values, k=len(values))) for _ in range(draws))
+    return medians[int((1 - confidence) * draws)]
+
+
+def quantile(values: Iterable[float], part: float) -> float:
+    """The value below which that part of them lies; 0 without any."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
+
+
+def equal(a: Sequence[Sequence[int]], b: Sequence[Sequence[int]]) -> int:
+    """How many outputs are the same to the last token."""
+    return sum(list(x) == list(y) for x, y in zip(a, b, strict=True))
+
+
+def divergences(a: Sequence[Sequence[int]], b: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """(output, place) of each pair's first difference, a length counted as one."""
+    found = []
+    for number, (x, y) in enumerate(zip(a, b, strict=True)):
+        if list(x) != list(y):
+            place = next((i for i, (p, q) in enumerate(zip(x, y, strict=False)) if p != q), min(len(x), len(y)))
+            found.append((number, place))
+    return found
+
+
+class Report:
+    """Sections of Markdown tables, printed as they come, and everything as JSON, written as it comes."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.content: dict[str, Any] = {"bars": []}
+
+    def keep(self, name: str, value: Any) -> None:
+        """Figures for the JSON file alone."""
+        self.content[name] = value
+        if self.path:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(json.dumps(self.content, indent=1))
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        print(f"\n### {title}\n")
+        print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+        for row in rows:
+            print(f"| {' | '.join(show(cell) for cell in row)} |")
+        print(flush=True)
+        self.keep(title, [dict(zip(columns, row, strict=True)) for row in rows])
+
+    def bar(self, what: str, seen: float | int | None, wanted: str, met: bool | None) -> None:
+        """One of the promises: met, missed, or not measured (None)."""
+        verdict = {True: "ok  ", False: "MISS", None: "n/a "}[met]
+        print(f"{verdict} {what}: {show(seen)} (wanted {wanted})", flush=True)
+        self.keep("bars", [*self.content["bars"], {"what": what, "seen": seen, "wanted": wanted, "met": met}])
+
+    @property
+    def missed(self) -> int:
+        return sum(bar["met"] is not True for bar in self.content["bars"])
+
+
+def show(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+    return "-" if value is None else str(value)
