@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specaudit.errors import ConfigurationError
+from specaudit.hosts.shell import printable
 from specaudit.model import NotLooked, Path, Scan, Server
 
 #: Names of the option under which a speculative configuration goes, and of those that stand for one key of it
@@ -93,7 +94,7 @@ def _configuration(pid: int, found: dict[str, str | None]) -> dict[str, str | No
                 f"The speculative configuration of process {pid} is no JSON object.",
                 "Give it with --speculative-config.",
             )
-        configuration |= {name: setting(value) for name, value in values.items()}
+        configuration |= {printable(name): setting(value) for name, value in values.items()}
     for name in list(found):
         owner, dot, key = name.partition(".")
         if dot and owner in _SPECULATIVE:
@@ -105,7 +106,9 @@ def _configuration(pid: int, found: dict[str, str | None]) -> dict[str, str | No
 
 def setting(value: object) -> str | None:
     """A JSON value as conditions write it: ``true``, ``4``, ``eagle3``; ``None`` where nothing is set."""
-    return value if value is None or isinstance(value, str) else json.dumps(value)
+    if value is None:
+        return None
+    return printable(value) if isinstance(value, str) else json.dumps(value)
 
 
 def options(argv: Sequence[str]) -> dict[str, str | None]:

@@ -7,14 +7,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from specaudit.errors import IntegrityError
+from specaudit.errors import AnswerError
 from specaudit.hosts.base import Answer
 from specaudit.hosts.metrics import read_metrics
-from specaudit.hosts.probe.files import digest
+from specaudit.hosts.probe.files import MAX_SOURCE, digest
+from specaudit.hosts.probe.ops import PACKAGES
 from specaudit.hosts.shell import printable
 from specaudit.model import Failure, FileEntry, Gpu, Server
 
@@ -23,7 +24,10 @@ MAX_FILES = 100_000
 MAX_PATH = 1024
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_SIZE = re.compile(r"[0-9]{1,9}")
 T = TypeVar("T")
+#: A SHA-256, or nothing.
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 
 
 class Found(msgspec.Struct):
@@ -32,23 +36,23 @@ class Found(msgspec.Struct):
     engine: str
     version: str
     root: str
-    source: str
+    source: Literal["dist", "editable", "dir"]
     python: str
     why: str
     info: str
     notes: list[tuple[str, str]]
     package: str
-    digest: str = ""
+    digest: Sha256 = ""
     complete: bool = False
-    record: str = ""
+    record: Sha256 = ""
     patched: dict[str, str] = {}
-    libraries: list[tuple[str, str]] = []
+    libraries: list[tuple[str, Sha256]] = []
 
 
 class Process(msgspec.Struct):
     """One server."""
 
-    pid: int
+    pid: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
     engine: str
     argv: list[str]
     config: list[str]
@@ -59,6 +63,7 @@ class Process(msgspec.Struct):
     package: str
     metrics: str
     metrics_why: str
+    unseen: str = ""
 
 
 class Survey(msgspec.Struct):
@@ -107,7 +112,7 @@ class Listing:
 def gpu(row: Sequence[str]) -> Gpu:
     """A row of ``nvidia-smi``; memory that it cannot tell is 0."""
     name, capability, driver, memory = map(printable, row)
-    return Gpu(name, capability, driver, int(memory) if memory.isdigit() else 0)
+    return Gpu(name, capability, driver, int(memory) if _SIZE.fullmatch(memory) else 0)
 
 
 def server(process: Process) -> Server:
@@ -122,20 +127,24 @@ def server(process: Process) -> Server:
     )
 
 
-def survey(label: str, answer: Answer) -> Survey:
-    """The answer to ``survey``.
+def survey(label: str, answer: Answer, engines: Sequence[str]) -> Survey:
+    """The answer to ``survey``, which was asked for some engines.
 
     Raises:
-        IntegrityError: it is malformed.
+        AnswerError: it is malformed.
     """
-    return _typed(label, answer, Survey)
+    found = _typed(label, answer, Survey)
+    installed, running = ({one.engine for one in part} for part in (found.installations, found.servers))
+    if not (installed <= set(engines) and running <= set(PACKAGES)):
+        raise _malformed(label, "it speaks of an engine that was not asked for")
+    return found
 
 
 def operators(label: str, answer: Answer) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Of an answer to ``manifest``: library -> operator names, and library -> why it was not read.
 
     Raises:
-        IntegrityError: it is malformed.
+        AnswerError: it is malformed.
     """
     found = _typed(label, answer, _Listing)
     names = {path: [name for name in ops if re.fullmatch(r"[\w:.]{1,200}", name)] for path, ops in found.ops.items()}
@@ -146,26 +155,27 @@ def listing(label: str, answer: Answer, engine: str) -> Listing:
     """Of an answer to ``manifest``: the files below the package ``engine``.
 
     Raises:
-        IntegrityError: it is malformed.
+        AnswerError: it is malformed.
     """
     found = _typed(label, answer, _Listing)
     try:
         lines = answer.blobs["files"].decode("utf-8").split("\n") if answer.blobs["files"] else []
         hashes = answer.blobs["hashes"]
-        rows = [(line.partition(" ")[2], int(line.partition(" ")[0])) for line in lines]
     except (KeyError, ValueError) as error:
         raise _malformed(label, f"its list of files: {error}") from error
+    rows = [(line.partition(" ")[2], line.partition(" ")[0]) for line in lines]
     if len(hashes) != 32 * len(rows) or len(rows) > MAX_FILES:
         raise _malformed(label, f"{len(rows)} files, {len(hashes)} bytes of hashes")
     files = []
     errors = [Failure(printable(path), printable(why)) for path, why in found.errors]
     refused = 0
     for number, (path, size) in enumerate(rows):
-        if safe(path, engine) and size >= 0:
-            files.append(FileEntry(path, hashes[32 * number : 32 * number + 32].hex(), size))
+        if safe(path, engine) and _SIZE.fullmatch(size) and int(size) <= MAX_SOURCE:
+            files.append(FileEntry(path, hashes[32 * number : 32 * number + 32].hex(), int(size)))
         else:
             refused += 1
-            errors.append(Failure(printable(path)[:200], f"{label} sent a path that is not inside {engine}; refused"))
+            why = f"{label} sent a path or a size that is odd, or not inside {engine}; refused"
+            errors.append(Failure(printable(path)[:200], why))
     have = {entry.path: entry.sha256 for entry in files}
     if len(have) != len(files):
         raise _malformed(label, "the same file twice")
@@ -228,5 +238,5 @@ def _typed(label: str, answer: Answer, kind: type[T]) -> T:
         raise _malformed(label, str(error)) from error
 
 
-def _malformed(label: str, why: str) -> IntegrityError:
-    return IntegrityError(f"The answer of {label} is malformed: {why}.", "Try again, and check what answers there.")
+def _malformed(label: str, why: str) -> AnswerError:
+    return AnswerError(f"The answer of {label} is malformed: {why}.", "Try again, and check what answers there.")

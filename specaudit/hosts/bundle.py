@@ -10,6 +10,7 @@ from importlib.resources import files
 PROBE = tuple(
     f"specaudit.hosts.probe.{name}"
     for name in (
+        "reading",
         "redact",
         "configfile",
         "files",

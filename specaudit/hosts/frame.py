@@ -17,7 +17,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from specaudit.errors import IncompleteError, IntegrityError, UnreachableError
+from specaudit.errors import AnswerError, IncompleteError, IntegrityError, UnreachableError
 from specaudit.hosts import far_side
 from specaudit.hosts.base import Answer
 from specaudit.hosts.shell import printable
@@ -122,7 +122,7 @@ class AnswerReader:
 
         Raises:
             UnreachableError: the answer is not complete.
-            IntegrityError: its bytes are not those that were sent, or are malformed.
+            AnswerError: its bytes are not those that were sent, or are malformed.
             IncompleteError: the script failed on the host.
         """
         size = self._size
@@ -154,5 +154,5 @@ class AnswerReader:
             raise self._malformed("its header holds no answer")
         return Answer(answer, blobs)
 
-    def _malformed(self, why: str) -> IntegrityError:
-        return IntegrityError(f"The answer of {self._label} is malformed: {why}.", "Try again.")
+    def _malformed(self, why: str) -> AnswerError:
+        return AnswerError(f"The answer of {self._label} is malformed: {why}.", "Try again.")

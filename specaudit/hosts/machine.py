@@ -79,7 +79,7 @@ class PythonCaller:
         Raises:
             DeadlineError: no answer within ``deadline`` seconds.
             UnreachableError: no connection, no usable Python there, or the answer is cut.
-            IntegrityError: the answer is malformed.
+            AnswerError: the answer is malformed.
             IncompleteError: the script raised.
         """
         nonce = secrets.token_hex(16)

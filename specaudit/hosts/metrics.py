@@ -7,10 +7,13 @@ is taken.
 
 from __future__ import annotations
 
+import math
 import re
 
 _LINE = re.compile(r"(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?\s*")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+#: A position of a draft; the deepest drafts have some tens of tokens.
+_POSITION = re.compile(r"[0-9]{1,3}")
 _COUNTERS = {
     "vllm:spec_decode_num_drafts": "drafts",
     "vllm:spec_decode_num_draft_tokens": "draft_tokens",
@@ -37,12 +40,14 @@ def read_metrics(text: str) -> dict[str, float]:
             value = float(match["value"])
         except ValueError:
             continue
+        if not math.isfinite(value) or value < 0:
+            continue
         name = match["name"].removesuffix("_total")
         if name in _COUNTERS:
             found[_COUNTERS[name]] = found.get(_COUNTERS[name], 0.0) + value
         elif name == _PER_POSITION:
             position = dict(_LABEL.findall(match["labels"] or "")).get("position", "")
-            if position.isdigit():
+            if _POSITION.fullmatch(position):
                 key = f"accepted_at_{int(position)}"
                 found[key] = found.get(key, 0.0) + value
         elif name in _GAUGES:

@@ -18,6 +18,8 @@ from specaudit.hosts.probe.hardware import NO_SMI
 from specaudit.hosts.shell import Shell, printable
 from specaudit.model import Environment, NotLooked, Server
 
+#: Answers in which the files of one engine have to come: each holds 64 MB, and an engine has some 30.
+MAX_ROUNDS = 8
 MANIFEST_VERSION = 1
 OPS_VERSION = 1
 
@@ -94,7 +96,8 @@ class RemoteHost:
         survey = self._look(engines)
         if not survey.installations:
             raise TargetError(
-                f"{self.label} has no {' or '.join(engines)} where its {survey.python} looks, nor in the usual places.",
+                f"{self.label} has no {' or '.join(engines)} where its {printable(survey.python)} looks, nor in the "
+                "usual places.",
                 _way_in(survey.servers),
             )
         names = [found.engine for found in survey.installations]
@@ -168,7 +171,16 @@ class RemoteHost:
             if process.package not in ("", found.package):
                 where = f"it runs the {process.engine} in {process.package}"
                 unseen.append(NotLooked(f"process {process.pid}", printable(where)))
-            elif process.metrics_why:
+                continue
+            if not process.package and process.container:
+                unseen.append(NotLooked(f"process {process.pid}", f"it {_inside(process)}"))
+                continue
+            if not process.package:
+                what = f"the installation of process {process.pid}"
+                unseen.append(NotLooked(what, "it is taken to run the one that was scanned"))
+            if process.unseen:
+                unseen.append(NotLooked(f"variables of process {process.pid}", printable(process.unseen)))
+            if process.metrics_why:
                 unseen.append(NotLooked(f"metrics of process {process.pid}", printable(process.metrics_why)))
         if survey.gpus_why and survey.gpus_why != NO_SMI:
             unseen.append(NotLooked("GPUs", printable(survey.gpus_why)))
@@ -178,18 +190,20 @@ class RemoteHost:
         """The files' bytes. What does not have the hash of the manifest is left out, like what cannot be read."""
         expected = {entry.path: entry.sha256 for entry in self.manifest(installation).files}
         left = [path for path in paths if path in expected]
-        while left:
+        for _ in range(MAX_ROUNDS):
+            if not left:
+                return
             wanted = "\n".join(left).encode()
             answer = self._ask({"do": "contents", "root": installation.root}, {"paths": wanted})
-            sent = {path: data for path, data in answer.blobs.items() if path in expected}
+            asked = set(left)
+            sent = {path: data for path, data in answer.blobs.items() if path in asked}
             for path, data in sent.items():
                 if sha256(data) == expected[path]:
                     yield path, data
             if not sent:
                 return
             # The machine goes through the paths in order and stops at a size; what it skipped cannot be read.
-            last = max(left.index(path) for path in sent if path in left)
-            left = left[last + 1 :]
+            left = left[max(map(left.index, sent)) + 1 :]
 
     def environment(self) -> Environment:
         """Versions, and the GPUs."""
@@ -208,7 +222,8 @@ class RemoteHost:
         """Running processes of the installations found, with arguments and counters."""
         survey = self._look(self._engines)
         packages = {"", *(found.package for found in survey.installations)}
-        return tuple(answers.server(process) for process in survey.servers if process.package in packages)
+        ours = [p for p in survey.servers if p.package in packages and (p.package or not p.container)]
+        return tuple(map(answers.server, ours))
 
     def _look(self, engines: tuple[str, ...]) -> answers.Survey:
         if self._survey is None or not set(engines) <= set(self._engines):
@@ -222,19 +237,20 @@ class RemoteHost:
                 "smi": self._looking.smi,
                 "metrics": self._metrics,
             }
-            self._survey = answers.survey(self.label, self._ask(request))
+            self._survey = answers.survey(self.label, self._ask(request), engines)
         return self._survey
 
     def _ask(self, request: Mapping[str, Any], blobs: Mapping[str, bytes] | None = None) -> Answer:
         return self._caller.call(bundle(), request, blobs=blobs, deadline=self._deadline)
 
 
+def _inside(process: answers.Process) -> str:
+    return printable(f'runs {process.engine} in a container: --via "docker exec -i {process.container}", or --sudo')
+
+
 def _way_in(servers: Iterable[answers.Process]) -> str:
     """What to try where no engine is found: perhaps one runs in a container that this user cannot look into."""
     for process in servers:
         if process.container:
-            return (
-                f"Process {process.pid} runs {process.engine} in a container: "
-                f'--via "docker exec -i {process.container}", or --sudo.'
-            )
+            return f"Process {process.pid} {_inside(process)}."
     return 'Name its interpreter with --python PATH, or its container with --via "docker exec -i NAME".'

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 
+from specaudit.hosts.probe import reading
+
 STATE_PREFIX = ".specaudit-"
 _LIMIT = 16 << 20
 
@@ -18,8 +20,7 @@ def applied(root: str, engine: str) -> dict[str, str]:
     package = os.path.realpath(os.path.join(root, engine))
     journal = os.path.join(os.path.dirname(package), STATE_PREFIX + engine, "journal.json")
     try:
-        with open(journal, "rb") as file:
-            standing = json.loads(file.read(_LIMIT).decode("utf-8"))["applied"]
+        standing = json.loads(reading.small(journal, _LIMIT).decode("utf-8"))["applied"]
         return {c["path"]: c["after"] for a in standing for c in a["changes"] if isinstance(c["after"], str)}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}

@@ -11,7 +11,7 @@ import os
 import re
 from typing import Any
 
-from specaudit.hosts.probe import redact
+from specaudit.hosts.probe import reading, redact
 
 LIMIT = 1 << 16
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_][\w.-]*|\"[^\"]+\"|'[^']+')\s*:(?:\s+(?P<value>.*))?")
@@ -38,11 +38,8 @@ def arguments(argv: list[str], folder: str, mount: str) -> list[str]:
     name = named_by(argv)
     if not name:
         return []
-    try:
-        with open(mount + os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
-            return ["--" + key + "=" + redact.named(key, value) for key, value in read(file.read(LIMIT))]
-    except OSError:
-        return []
+    found = reading.text(mount + os.path.join(folder, name), LIMIT)
+    return ["--" + key + "=" + redact.named(key, value) for key, value in read(found)]
 
 
 def read(text: str) -> list[tuple[str, str]]:

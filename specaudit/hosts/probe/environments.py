@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from specaudit.hosts.probe import installed
+from specaudit.hosts.probe import installed, reading
 
 #: Where people put environments; ``{home}`` is the user's own.
 COMMON = (
@@ -81,7 +81,7 @@ class Environment:
     def _version(self) -> str:
         if self.own:
             return ".".join(str(part) for part in sys.version_info[:3])
-        config = read_text(os.path.join(self.mount + os.path.dirname(os.path.dirname(self.python)), "pyvenv.cfg"))
+        config = reading.text(os.path.join(self.mount + os.path.dirname(os.path.dirname(self.python)), "pyvenv.cfg"))
         named = re.search(r"^version(?:_info)?\s*=\s*([0-9]+\.[0-9.]*[0-9])", config, re.MULTILINE)
         if named:
             return ".".join(named.group(1).split(".")[:3])
@@ -95,15 +95,6 @@ class Environment:
             if entry["root"].startswith(self.mount):
                 found.setdefault(entry["engine"], entry)
         return [dict(entry, python=self.python, why=self.why) for entry in found.values()]
-
-
-def read_text(path: str, limit: int = 1 << 20) -> str:
-    """The text of a small file, empty when it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(limit)
-    except (OSError, ValueError):
-        return ""
 
 
 def own() -> Environment:
@@ -127,7 +118,7 @@ def of_prefix(prefix: str, why: str, mount: str = "", python: str = "") -> Envir
     """The environment below ``prefix`` (``/opt/venv``, ``/usr``)."""
     top = mount + prefix
     sites = _sites(top)
-    config = read_text(os.path.join(top, "pyvenv.cfg"))
+    config = reading.text(os.path.join(top, "pyvenv.cfg"))
     home = re.search(r"^home\s*=\s*(.+)$", config, re.MULTILINE)
     if home and re.search(r"^include-system-site-packages\s*=\s*true", config, re.MULTILINE | re.IGNORECASE):
         sites += _sites(mount + os.path.dirname(home.group(1).strip()))
@@ -135,7 +126,7 @@ def of_prefix(prefix: str, why: str, mount: str = "", python: str = "") -> Envir
     for folder in sites:
         paths.append(folder)
         for pth in sorted(glob.glob(os.path.join(glob.escape(folder), "*.pth"))):
-            lines = [line.strip() for line in read_text(pth).splitlines()]
+            lines = [line.strip() for line in reading.text(pth).splitlines()]
             added = [line for line in lines if line and not line.startswith(("#", "import ", "import\t"))]
             paths += [mount + line if os.path.isabs(line) else os.path.join(folder, line) for line in added]
     return Environment(python or _interpreter(top)[len(mount) :], paths, why, mount)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
+import time
 from typing import Any
 
 #: ``nvidia-smi`` can hang on a broken driver.
 SMI_SECONDS = 15.0
+#: For the pages of all servers together.
 METRICS_SECONDS = 5.0
 #: A metrics page of a busy server is some 200 kB.
 MAX_METRICS = 8 << 20
+#: Rows of nvidia-smi that are read; a machine has 16 GPUs at most, each cut into 7 parts.
+MAX_GPUS = 256
 #: A machine without NVIDIA GPUs.
 NO_SMI = "no nvidia-smi"
 _FIELDS = "name,compute_cap,driver_version,memory.total"
@@ -24,49 +29,95 @@ def gpus(smi: str = "") -> tuple[list[list[str]], str]:
     if not os.path.exists(program):
         return [], NO_SMI
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             [program, "--query-gpu=" + _FIELDS, "--format=csv,noheader,nounits"],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=SMI_SECONDS,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
-    except subprocess.TimeoutExpired:
-        return [], f"nvidia-smi did not answer within {SMI_SECONDS:g} s"
     except OSError as error:
         return [], f"nvidia-smi cannot be started: {error.strerror}"
-    if done.returncode:
-        lines = (done.stdout + done.stderr).decode("utf-8", "replace").strip().splitlines()
-        return [], f"nvidia-smi failed with exit code {done.returncode}: {lines[0] if lines else 'no message'}"
-    rows = [[part.strip() for part in line.split(",")] for line in done.stdout.decode("utf-8", "replace").splitlines()]
-    return [row for row in rows if len(row) == 4], ""
+    try:
+        out, err = process.communicate(timeout=SMI_SECONDS)
+    except subprocess.TimeoutExpired:
+        _abandon(process)
+        return [], f"nvidia-smi did not answer within {SMI_SECONDS:g} s"
+    if process.returncode:
+        lines = (out + err).decode("utf-8", "replace").strip().splitlines()
+        return [], f"nvidia-smi failed with exit code {process.returncode}: {lines[0] if lines else 'no message'}"
+    lines = out.decode("utf-8", "replace").strip().splitlines()
+    # From the right: what has commas is the name.
+    rows = [[part.strip() for part in line.rsplit(",", 3)] for line in lines[:MAX_GPUS]]
+    if any(len(row) != 4 for row in rows):
+        return [], f"nvidia-smi printed what is no table: {lines[0][:200]}"
+    return rows, ""
 
 
-def metrics(server: dict[str, Any]) -> tuple[str, str]:
-    """The lines about speculative decoding on a local server's ``/metrics``, and why there are none."""
+def _abandon(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process, and leaves it when it does not end: a driver that hangs holds even killed ones."""
+    process.kill()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+    try:
+        process.wait(1)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def metrics(servers: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Per server, the lines about speculative decoding on its ``/metrics``, and why there are none.
+
+    All are asked at once, and whatever they do (nothing, one byte a second), it takes :data:`METRICS_SECONDS`.
+    """
+    found = [("", f"{_page_of(server)} did not answer within {METRICS_SECONDS:g} s") for server in servers]
+
+    def ask(number: int) -> None:
+        found[number] = _page(servers[number])
+
+    until = time.monotonic() + METRICS_SECONDS
+    threads = [threading.Thread(target=ask, args=(number,), daemon=True) for number in range(len(servers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    return list(found)
+
+
+def _page_of(server: dict[str, Any]) -> str:
+    return "/metrics of {host}:{port}".format(**server["address"])
+
+
+def _page(server: dict[str, Any]) -> tuple[str, str]:
     import http.client  # takes as long as all the rest of the probe
-    import ssl
 
     if not server["own_network"]:
         return "", "the server has a network of its own; scan it with --via"
-    address = server["address"]
-    connection: http.client.HTTPConnection
-    if address["tls"]:
-        # A loopback connection to a process that /proc has shown: its certificate has nothing to add.
-        context = ssl._create_unverified_context()
-        connection = http.client.HTTPSConnection(
-            address["host"], address["port"], timeout=METRICS_SECONDS, context=context
-        )
-    else:
-        connection = http.client.HTTPConnection(address["host"], address["port"], timeout=METRICS_SECONDS)
+    connection = _connection(server["address"])
     try:
         connection.request("GET", "/metrics")
         answer = connection.getresponse()
-        text = answer.read(MAX_METRICS).decode("utf-8", "replace")
-        if answer.status != 200:
-            return "", f"/metrics answered {answer.status}"
-    except (OSError, http.client.HTTPException) as error:
-        return "", f"/metrics of {address['host']}:{address['port']} cannot be read: {error or type(error).__name__}"
+        data = answer.read(MAX_METRICS)
+    # ValueError, OverflowError: what its arguments call a host or a port is none.
+    except (OSError, ValueError, OverflowError, http.client.HTTPException) as error:
+        return "", f"{_page_of(server)} cannot be read: {error or type(error).__name__}"
     finally:
         connection.close()
-    lines = [line for line in text.splitlines() if line.startswith(_PREFIXES)]
-    return "\n".join(lines), "" if lines else "/metrics counts no speculative decoding"
+    if answer.status != 200:
+        return "", f"{_page_of(server)} answered {answer.status}"
+    lines = data.decode("utf-8", "replace").splitlines()
+    if len(data) == MAX_METRICS:
+        lines.pop()  # half a number is another number
+    lines = [line for line in lines if line.startswith(_PREFIXES)]
+    return "\n".join(lines), "" if lines else f"{_page_of(server)} counts no speculative decoding"
+
+
+def _connection(address: dict[str, Any]) -> Any:
+    import http.client
+    import ssl
+
+    if not address["tls"]:
+        return http.client.HTTPConnection(address["host"], address["port"], timeout=METRICS_SECONDS)
+    # A loopback connection to a process that /proc has shown: its certificate has nothing to add.
+    context = ssl._create_unverified_context()
+    return http.client.HTTPSConnection(address["host"], address["port"], timeout=METRICS_SECONDS, context=context)

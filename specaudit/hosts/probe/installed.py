@@ -1,7 +1,7 @@
 """Finds engines on a module search path, and what is installed beside them, from files alone.
 
-Runs here for folders and local environments, and on hosts as part of the probe: stdlib only, Python 3.8 and newer, no
-import of a neighbour. Nothing found is imported.
+Runs here for folders and local environments, and on hosts as part of the probe: stdlib only, Python 3.8 and newer.
+Nothing found is imported.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from specaudit.hosts.probe import reading
+
+#: Bytes of the largest RECORD that is read; vLLM's has 0.4 MB.
+MAX_RECORD = 32 << 20
 
 _DIST = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._]*?)-(?P<version>[^-]+)\.(?:dist-info|egg-info)\Z")
 _VERSION = re.compile(r"^__version__\s*(?::\s*[\w.]+\s*)?=\s*(?:version\s*=\s*)?['\"]([^'\"\n]+)['\"]", re.MULTILINE)
@@ -73,8 +78,7 @@ def _notes(engine: str, places: list[dict[str, Any]], infos: list[str]) -> list[
 def record(info: str, engine: str) -> dict[str, str]:
     """What the RECORD of a dist-info folder promises: path -> SHA-256 (hex) of the engine's ``.py`` files."""
     try:
-        with open(os.path.join(info, "RECORD"), "rb") as file:
-            promised = parse_record(file.read())
+        promised = parse_record(reading.small(os.path.join(info, "RECORD"), MAX_RECORD))
     except OSError:
         return {}
     return {path: promised[path] for path in sources(promised, engine)}
@@ -83,7 +87,7 @@ def record(info: str, engine: str) -> dict[str, str]:
 def parse_record(data: bytes) -> dict[str, str]:
     """The lines of a RECORD that carry a SHA-256, as path -> hex digest. Lines that make no sense are left out."""
     found = {}
-    for row in csv.reader(io.StringIO(data.decode("utf-8", "replace").replace("\0", ""))):
+    for row in _rows(data.decode("utf-8", "replace").replace("\0", "")):
         if len(row) < 2 or not row[1].startswith("sha256="):
             continue
         text = row[1][len("sha256=") :]
@@ -92,6 +96,17 @@ def parse_record(data: bytes) -> dict[str, str]:
         except ValueError:
             continue
     return found
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    rows = csv.reader(io.StringIO(text, newline=""))
+    while True:
+        try:
+            yield next(rows)
+        except StopIteration:
+            return
+        except csv.Error:  # a field without end, a stray carriage return
+            continue
 
 
 def sources(paths: Iterable[str], package: str) -> list[str]:
@@ -107,7 +122,7 @@ def environment(search_path: Iterable[str]) -> dict[str, str]:
         info = next((i for entry in entries for i in _infos(entry, name)), "")
         facts[name] = _dist(info)[1] if info else ""
     for entry in entries:
-        found = _CUDA.search(_text(os.path.join(entry, "torch", "version.py")))
+        found = _CUDA.search(reading.text(os.path.join(entry, "torch", "version.py")))
         if found:
             facts["cuda"] = found.group(1)
             break
@@ -135,7 +150,7 @@ def _infos(entry: str, project: str) -> Iterator[str]:
         title = re.sub(r"[._]+", "-", parts["name"]).lower()
         info = os.path.join(entry, name)
         if title == project or (
-            title.startswith(project + "-") and project in _text(os.path.join(info, "top_level.txt")).split()
+            title.startswith(project + "-") and project in reading.text(os.path.join(info, "top_level.txt")).split()
         ):
             yield info
 
@@ -148,7 +163,7 @@ def _dist(info: str) -> tuple[str, str]:
 def _editable_root(info: str, engine: str) -> str:
     """The folder that an editable installation points to and that holds the package; ``""``: not editable."""
     try:
-        told = json.loads(_text(os.path.join(info, "direct_url.json")) or "{}")
+        told = json.loads(reading.text(os.path.join(info, "direct_url.json")) or "{}")
         editable = told.get("dir_info", {}).get("editable") is True
         place = unquote(urlsplit(told.get("url", "")).path)
     except (ValueError, AttributeError, TypeError):
@@ -168,16 +183,7 @@ def checkout_roots(folder: str) -> list[str]:
 
 def _stated_version(package: str) -> str:
     for name in ("_version.py", "version.py"):
-        found = _VERSION.search(_text(os.path.join(package, name)))
+        found = _VERSION.search(reading.text(os.path.join(package, name)))
         if found:
             return found.group(1)
     return ""
-
-
-def _text(file: str) -> str:
-    """A small text file; ``""`` when it is not there or not readable."""
-    try:
-        with open(file, encoding="utf-8", errors="replace") as handle:
-            return handle.read(1 << 20)
-    except OSError:
-        return ""

@@ -18,6 +18,7 @@ SHOWN = re.compile(r"(VLLM|SGLANG|SGL|TRITON|FLASHINFER|TORCHINDUCTOR)_\w+|CUDA_
 LIMIT = 1 << 18
 MAPS_LIMIT = 1 << 24
 MAX_SERVERS = 64
+_UNSEEN = "it belongs to another user, so the variables that choose a runner are not known; use --sudo"
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*t?$")
 _MODULES = {
@@ -29,6 +30,7 @@ _TITLES = {"vllm": re.compile(r"VLLM::"), "sglang": re.compile(r"sglang::")}
 #: A compiled library of an engine in the memory of a process: the folder before it is what the process imports from.
 _MAPPED = re.compile(r" (/[^\n]*?)/(vllm|sgl_kernel)/[^\n]*\.so$", re.MULTILINE)
 _ENGINE_OF = {"vllm": "vllm", "sgl_kernel": "sglang"}
+_PORT = re.compile(r"[0-9]{1,5}\Z")
 _CONTAINER = re.compile(r"([0-9a-f]{64})")
 
 
@@ -63,6 +65,16 @@ def read(path: str, limit: int = LIMIT) -> bytes:
         return b""
 
 
+def _forbidden(path: str) -> bool:
+    try:
+        with open(path, "rb"):
+            return False
+    except PermissionError:
+        return True
+    except OSError:  # the process has ended
+        return False
+
+
 def _link(path: str) -> str:
     try:
         return os.readlink(path)
@@ -80,7 +92,7 @@ def servers(proc: str) -> list[dict[str, Any]]:
     Keys: pid, engine, argv, config (what a configuration file adds to argv), env (all redacted), python (as the
     process sees it), mount (what precedes its paths for us, empty when it shares our file system), container, roots
     (folders it has mapped engine libraries from), searched (PYTHONPATH), own_network (whether its loopback is
-    ours), given (the unredacted ``--host``, ``--port``, ``--ssl-certfile`` words).
+    ours), address (where it listens), unseen (why its variables are not known; empty: they are).
     """
     found = {pid: entry for pid, entry in _processes(proc)}
     top = [entry for pid, entry in sorted(found.items()) if not _has_ancestor(proc, pid, found)]
@@ -107,11 +119,13 @@ def _processes(proc: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _entry(proc: str, name: str, engine: str, argv: list[str], executable: str, roots: list[str]) -> dict[str, Any]:
     folder = os.path.join(proc, name)
+    unseen = _UNSEEN if _forbidden(os.path.join(folder, "environ")) else ""
     environ = dict(item.partition("=")[::2] for item in _strings(read(os.path.join(folder, "environ"))))
     theirs, ours = (_link(os.path.join(proc, who, "ns", "mnt")) for who in (name, "self"))
-    mount = os.path.join(folder, "root") if theirs and ours and theirs != ours else ""
     network = [_link(os.path.join(proc, who, "ns", "net")) for who in (name, "self")]
     container = _CONTAINER.search(read(os.path.join(folder, "cgroup")).decode("ascii", "replace"))
+    # Namespaces of another user's process are not ours to read: then a container's are taken for its own.
+    mount = os.path.join(folder, "root") if (theirs and ours and theirs != ours) or (container and not theirs) else ""
     return {
         "pid": int(name),
         "engine": engine,
@@ -123,8 +137,9 @@ def _entry(proc: str, name: str, engine: str, argv: list[str], executable: str, 
         "container": container.group(1)[:12] if container else "",
         "roots": roots,
         "searched": [path for path in environ.get("PYTHONPATH", "").split(":") if os.path.isabs(path)],
-        "own_network": network[0] == network[1],
+        "own_network": network[0] == network[1] or not (network[0] or container),
         "address": address(argv, engine),
+        "unseen": unseen,
     }
 
 
@@ -160,7 +175,7 @@ def address(argv: list[str], engine: str) -> dict[str, Any]:
     found: dict[str, Any] = {"host": "127.0.0.1", "port": 30000 if engine == "sglang" else 8000, "tls": False}
     words = [part for word in argv for part in (word.split("=", 1) if word.startswith("--") else [word])]
     for option, value in zip(words, words[1:]):  # noqa: B905, RUF007 (Python 3.8)
-        if option == "--port" and value.isdigit():
+        if option == "--port" and _PORT.match(value) and int(value) < 1 << 16:
             found["port"] = int(value)
         elif option == "--host" and value not in ("0.0.0.0", "::", "localhost", ""):
             found["host"] = value

@@ -64,9 +64,10 @@ def servers(proc: str, metrics: bool) -> tuple[list[dict[str, Any]], list[enviro
     """Engine processes, each with the package it runs and (if wanted) its counters; and their environments."""
     running = processes.servers(proc)
     theirs = _of_servers(running)
-    for server, place in zip(running, theirs):  # noqa: B905 (Python 3.8)
+    pages = hardware.metrics(running) if metrics else [("", "")] * len(running)
+    for server, place, page in zip(running, theirs, pages):  # noqa: B905 (Python 3.8)
         server["package"] = next((_package(entry) for entry in place.engines([server["engine"]])), "")
-        server["metrics"], server["metrics_why"] = hardware.metrics(server) if metrics else ("", "")
+        server["metrics"], server["metrics_why"] = page
     return running, theirs
 
 
