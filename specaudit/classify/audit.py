@@ -72,6 +72,8 @@ def audit(index: Index) -> Audit:
     with _no_collections(), shared(pieces) as results:
         reading = Reading(index, engine)
         runners = reading.runners
+        options = Options(reading.reader, reading.methods, reading.choice, reading.proposers)
+        verification = Verifiers(reading.reader)
         masking = None
         for made in results():
             if isinstance(made, Made):
@@ -80,8 +82,7 @@ def audit(index: Index) -> Audit:
                 masking = made.part
                 index.failed(made.failures)
     with _no_collections():
-        verifiers = with_runners(Verifiers(reading.reader, facts.all()).all(), runners)
-        options = Options(reading.reader, reading.methods, reading.choice, reading.proposers, verifiers)
+        verifiers = with_runners(verification.all(facts.all()), runners)
         tracer = reading.tracer(verifiers)
         whole = engine.config.whole
         paths = [path for method in reading.methods.names if whole for path in tracer.paths(Request(method, {}))]
@@ -90,7 +91,7 @@ def audit(index: Index) -> Audit:
             proposers=tuple(f.proposer for f in reading.proposers.found),
             verifiers=verifiers,
             tree=tree_verdict(reading.reader, reading.proposers, verifiers, masking),
-            options=options.of(runners) if whole else (),
+            options=options.of(runners, verifiers) if whole else (),
             paths=tuple(paths),
             errors=index.failures,
         )

@@ -163,17 +163,23 @@ def _conflicts(lit: Lit, exact: dict[str, str]) -> bool:
 
 def assume(f: Formula, known: Callable[[Lit], bool | None]) -> Formula:
     """The formula with every literal that ``known`` decides replaced by its value (the literal's sign included)."""
-    match f:
-        case bool():
-            return f
-        case Lit():
-            value = known(f)
-            return f if value is None else value
-        case And(parts) | Or(parts):
-            new = [assume(p, known) for p in parts]
-            if all(a is b for a, b in zip(new, parts, strict=True)):
-                return f
-            return conj(new) if isinstance(f, And) else disj(new)
+    if f is True or f is False:
+        return f
+    if isinstance(f, Lit):
+        value = known(f)
+        return f if value is None else value
+    absorbing = isinstance(f, Or)
+    new: list[Formula] = []
+    same = True
+    for part in f.parts:
+        found = assume(part, known)
+        if found is absorbing:
+            return found
+        new.append(found)
+        same = same and found is part
+    if same:
+        return f
+    return disj(new) if absorbing else conj(new)
 
 
 def usual(f: Formula) -> Formula:

@@ -62,7 +62,6 @@ class Options:
         methods: Methods,
         choice: RunnerChoice,
         proposers: Proposers,
-        verifiers: Iterable[Verifier],
     ) -> None:
         self.reader = reader
         self.code = reader.code
@@ -70,7 +69,7 @@ class Options:
         self.methods = methods
         self.choice = choice
         self.proposers = proposers
-        self.verifiers = tuple(verifiers)
+        self.verifiers: tuple[Verifier, ...] = ()
         self.fields = tuple(self._fields())
         valued = {f.name for f in self.fields if f.values}
         self.accesses = accesses(self.index, reader.engine.config, methods.cls.path if methods.cls else "", valued)
@@ -143,8 +142,9 @@ class Options:
 
     # --- one path
 
-    def of(self, runners: Iterable[Runner]) -> tuple[OptionVerdict, ...]:
+    def of(self, runners: Iterable[Runner], verifiers: Iterable[Verifier]) -> tuple[OptionVerdict, ...]:
         """The verdicts for the default runner of every method; methods with the same verdict share one entry."""
+        self.verifiers = tuple(verifiers)
         found: dict[tuple[str, str, str, OptionStatus, str], tuple[list[str], tuple[Evidence, ...]]] = {}
         order: dict[tuple[str, str], list[str]] = {}
         for method, label in dict.fromkeys((r.method, r.runner) for r in runners if r.default):

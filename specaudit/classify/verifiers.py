@@ -36,7 +36,7 @@ def verifiers(index: Index, engine: Engine) -> tuple[Verifier, ...]:
         index: its source.
         engine: its anchors, of which the runners and the names of settings are used.
     """
-    return Verifiers(Reader(Code(index, engine.package), engine), facts_of(index)).all()
+    return Verifiers(Reader(Code(index, engine.package), engine)).all(facts_of(index))
 
 
 def with_runners(found: Iterable[Verifier], runners: Iterable[Runner]) -> tuple[Verifier, ...]:
@@ -52,24 +52,31 @@ def with_runners(found: Iterable[Verifier], runners: Iterable[Runner]) -> tuple[
 
 
 class Verifiers:
-    """The parts of one engine's verification, read once; ``facts`` are those of every file, by path."""
+    """The parts of one engine's verification, read once."""
 
-    def __init__(self, reader: Reader, facts: Mapping[str, tuple[FunctionFacts, ...]]) -> None:
+    def __init__(self, reader: Reader) -> None:
         self.code: Code = reader.code
         self.index = self.code.index
-        self.facts = facts
         self.callers = Callers(self.code)
         self.roles = Roles(self.callers, reader.engine.runners)
         self.entries = Entries(self.index, self.roles, Selection(reader, self.roles))
         self.launches = Launches(self.callers)
         self.operators = Operators(self.callers)
-        found = list(self._accepting())
-        self.prepasses = [a for a in found if _is_prepass(a.facts)]
-        self.accepting = [a for a in found if not _is_prepass(a.facts) and self._counts(a)]
-        self.keys = {_key(a.symbol) for a in (*self.accepting, *self.prepasses)}
+        self.of_trees = tuple(self.operators.of_trees())
+        self.prepasses: list[Accepting] = []
+        self.accepting: list[Accepting] = []
+        self.keys: set[Key] = set()
 
-    def all(self) -> tuple[Verifier, ...]:
-        """Everything found, without duplicates."""
+    def all(self, facts: Mapping[str, tuple[FunctionFacts, ...]]) -> tuple[Verifier, ...]:
+        """Everything found, without duplicates.
+
+        Args:
+            facts: of every file, by path.
+        """
+        accepting = list(self._accepting(facts))
+        self.prepasses = [a for a in accepting if _is_prepass(a.facts)]
+        self.accepting = [a for a in accepting if not _is_prepass(a.facts) and self._counts(a)]
+        self.keys = {_key(a.symbol) for a in (*self.accepting, *self.prepasses)}
         operators = list(self._operators())
         ends = [*map(_end, self.accepting), *map(_out, operators)]
         found: dict[tuple[str, int, str], Verifier] = {}
@@ -86,8 +93,8 @@ class Verifiers:
 
     # --- what accepts
 
-    def _accepting(self) -> Iterator[Accepting]:
-        for path, functions in self.facts.items():
+    def _accepting(self, facts: Mapping[str, tuple[FunctionFacts, ...]]) -> Iterator[Accepting]:
+        for path, functions in facts.items():
             for known in functions:
                 symbol = self.code.definition(path, known.qualname)
                 if symbol is not None:
@@ -177,7 +184,7 @@ class Verifiers:
                 )
 
     def _operators(self) -> Iterator[Operator]:
-        yield from self.operators.of_trees()
+        yield from self.of_trees
         passed = {_key(s): s for a in self.accepting for s, _ in self.roles.reach(a.symbol).passed.values()}
         for symbol in passed.values():
             if _key(symbol) not in self.keys:
