@@ -14,6 +14,4 @@ class EngineArgs:
     def create_engine_config(self) -> None:
         TAKEN.update(TAKEN or self.given)
         if self.given != TAKEN:
-            raise ValueError(
-                "ddtree cannot run in this engine:\n  - an option that a tree would get wrong: switch it off"
-            )
+            raise ValueError("ddtree cannot run in this engine:\n  - an option a tree would get wrong: switch it off")
