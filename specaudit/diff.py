@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 
 from specaudit.model import Finding, OptionVerdict, Proposer, Scan, Severity, Verifier
 from specaudit.report.gate import OPEN, Baseline, at_least
+from specaudit.report.view import where
 
 Kind = Literal["appeared", "vanished", "moved", "changed"]
 T = TypeVar("T")
@@ -172,10 +173,18 @@ def _findings(before: Scan, after: Scan) -> Iterator[Change]:
         old, new = was[rule], now[rule]
         if old.status != new.status:
             yield Change("changed", "finding", rule, "", old.status, new.status, new.severity)
+        elif new.status in OPEN and old.fingerprint != new.fingerprint:
+            yield Change("changed", "finding", rule, f"({new.status})", _places(old), _places(new), new.severity)
     for rule in sorted(now.keys() - was.keys()):
         yield Change("appeared", "rule", rule, after=now[rule].status, severity=now[rule].severity)
     for rule in sorted(was.keys() - now.keys()):
         yield Change("vanished", "rule", rule, before=was[rule].status, severity=was[rule].severity)
+
+
+def _places(finding: Finding) -> str:
+    """Where a finding is: its first place, and how many there are."""
+    more = f" and {len(finding.sites) - 1} more" if len(finding.sites) > 1 else ""
+    return where(finding) + more
 
 
 def _by_name(things: Iterable[Thing]) -> dict[str, Thing]:

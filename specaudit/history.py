@@ -91,6 +91,8 @@ def between(names: Iterable[str], first: str | None, last: str | None) -> list[s
 
     found = {name: Version(name) for name in names if _VERSION.fullmatch(name)}
     low, high = _bound(first), _bound(last)
+    if low is not None and high is not None and low > high:
+        raise TargetError(f"{first} is newer than {last}.", "Write --from with the older one.")
     chosen = [n for n, v in found.items() if (low is None or v >= low) and (high is None or v <= high)]
     if not chosen:
         newest = ", ".join(sorted(found, key=found.__getitem__, reverse=True)[:5]) or "none"

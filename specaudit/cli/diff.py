@@ -35,7 +35,7 @@ def diff(
     """Tell what appeared, vanished, moved or changed: proposers, verifiers, runners, trees, options, findings."""
     from specaudit import diff as differences
     from specaudit.cli.caching import cached
-    from specaudit.console import Progress, show_lines
+    from specaudit.console import Progress, note, show_lines
     from specaudit.report.gate import severity
     from specaudit.summary import title
 
@@ -44,6 +44,10 @@ def diff(
     with cached() as cache:
         old, new = (_scan(spec, cache, progress) for spec in (before, after))
     progress.clear()
+    if floor is not None and old.engine and new.engine and old.engine.name != new.engine.name:
+        raise UsageError(
+            f"--fail-on cannot compare {old.engine.name} with {new.engine.name}.", "Leave it out, or name one engine."
+        )
     changes = differences.diff(old, new)
     if json:
         sys.stdout.buffer.write(differences.as_json(old, new, changes).encode())
@@ -52,7 +56,10 @@ def diff(
         show_lines([(f"{title(old)} -> {title(new)}", "bold"), *((str(c), style[c.kind]) for c in changes)])
         show_lines([(f"{len(changes)} changes", "bold")])
     worse = differences.worse(old, new, floor) if floor is not None else []
-    incomplete = bool(old.errors or new.errors)
+    unjudged = floor is not None and any(one.engine and not one.findings for one in (old, new))
+    if unjudged:
+        note("one of the two was scanned without rules, so that --fail-on has nothing to compare")
+    incomplete = unjudged or any(one.errors or one.engine is None for one in (old, new))
     raise typer.Exit(Exit.INCOMPLETE if incomplete else Exit.FINDINGS if worse else Exit.CLEAN)
 
 
@@ -67,7 +74,11 @@ def _scan(spec: str, cache: Cache, progress: Progress) -> Scan:
 
     if Path(spec).is_file():
         loaded = document.load(Path(spec))
+        if isinstance(loaded, Run) and len(loaded.scans) == 1:
+            return loaded.scans[0]
         if isinstance(loaded, Run):
             raise UsageError(f"{spec} holds {len(loaded.scans)} scans.", "Compare documents of one scan each.")
         return loaded
+    if spec.endswith(".json"):
+        raise UsageError(f"There is no file {spec}.", "Name a scan document that exists, or a target.")
     return scan(parse(spec), Options(judge=RuleJudge(rulebook(), cache)), cache, progress)

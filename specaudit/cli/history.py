@@ -35,11 +35,15 @@ def history(
     from specaudit import document
     from specaudit.cli.caching import cached
     from specaudit.console import Progress, note, show_lines, show_table
+    from specaudit.engines import ENGINES
+    from specaudit.errors import UsageError
     from specaudit.history import COLUMNS, releases, rows, table, tagged
     from specaudit.ruling.judge import RuleJudge
     from specaudit.ruling.store import rulebook
     from specaudit.scan import Options, scan_all
 
+    if engine not in ENGINES:
+        raise UsageError(f"{engine} is no engine that can be examined.", f"Known engines: {', '.join(ENGINES)}.")
     targets = tagged(git, first, last) if git is not None else releases(engine, first, last)
     progress = Progress(quiet)
     with cached() as cache:

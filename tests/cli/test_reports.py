@@ -321,6 +321,52 @@ def test_diff_as_json_and_as_a_gate(program: Program, documents: dict[str, Path]
     assert program("diff", old, new, "--fail-on", "critical", "-q").code == 0
 
 
+def test_diff_tells_of_new_places_of_a_defect(program: Program, documents: dict[str, Path], tmp_path: Path) -> None:
+    changed = json.loads(documents["0.33.0"].read_text())
+    finding = next(f for f in changed["findings"] if f["rule"] == "mean-acceptance-counts-past-eos")
+    finding["sites"].append({"path": "vllm/other.py", "line": 3, "text": "count(too_much)"})
+    finding["fingerprint"] = "0" * 32
+    (tmp_path / "new.json").write_text(json.dumps(changed))
+    said = program("diff", documents["0.33.0"], tmp_path / "new.json", "-q", "--fail-on", "low")
+    assert said.code == 1
+    assert "finding mean-acceptance-counts-past-eos: (present) vllm/v1/core/sched/scheduler.py:" in said.out
+    assert said.out.endswith("1 changes\n")
+    back = program("diff", tmp_path / "new.json", documents["0.33.0"], "-q", "--fail-on", "low")
+    assert (back.code, "1 changes" in back.out) == (0, True)
+
+
+def test_diff_of_odd_things(program: Program, documents: dict[str, Path], tmp_path: Path) -> None:
+    whole = documents["0.33.0"]
+    plain = json.loads(whole.read_text())
+
+    def written(name: str, made: Any) -> Path:
+        (tmp_path / name).write_text(made if isinstance(made, str) else json.dumps(made))
+        return tmp_path / name
+
+    other = written("other.json", {**plain, "engine": {**plain["engine"], "name": "sglang"}})
+    bare = written("bare.json", {**plain, "findings": []})
+    failed = written(
+        "failed.json", {**plain, "engine": None, "findings": [], "errors": [{"path": "", "error": "gone"}]}
+    )
+    run_of_two = written("two.json", {"schema": "specaudit/run/1", "scans": [plain, plain]})
+    run_of_one = written("one.json", {"schema": "specaudit/run/1", "scans": [plain]})
+    for arguments, code, text in (
+        ((whole, other), 0, "name vllm -> sglang"),
+        ((whole, other, "--fail-on", "low"), 2, "cannot compare vllm with sglang"),
+        ((whole, bare, "--fail-on", "low"), 3, "without rules"),
+        ((bare, whole, "--fail-on", "low"), 3, "without rules"),
+        ((whole, failed), 3, "not examined"),
+        ((whole, run_of_two), 2, "holds 2 scans"),
+        ((whole, run_of_one), 0, "0 changes"),
+        ((whole, tmp_path / "nowhere.json"), 2, "There is no file"),
+        ((whole, written("empty.json", "")), 2, "no scan document"),
+        ((whole, "dir:/nowhere"), 2, "does not exist"),
+    ):
+        said = program("diff", *arguments, "-q")
+        assert (said.code, text in said.out + said.err) == (code, True), (arguments, said)
+        assert "Traceback" not in said.err
+
+
 def test_diff_sees_a_moved_proposer(program: Program, release: Release, tmp_path: Path) -> None:
     source = release("0.20.1")
     copy_of(source, tmp_path / "a")
@@ -395,6 +441,8 @@ def test_history_of_a_checkout(program: Program, release: Release, tmp_path: Pat
     [
         (["--git", "/nowhere"], "no git repository"),
         (["--git", ".", "--from", "new"], "no version"),
+        (["--git", ".", "--from", "0.33.0", "--to", "0.9.2"], "0.33.0 is newer than 0.9.2"),
+        (["--engine", "tgi"], "no engine that can be examined"),
     ],
 )
 def test_history_that_cannot_be_told(program: Program, tmp_path: Path, arguments: list[str], said: str) -> None:
