@@ -27,7 +27,7 @@ from pathlib import Path
 import msgspec
 
 from specaudit.errors import ConfigurationError, TargetError
-from specaudit.hosts.machines import HostOptions
+from specaudit.hosts.machines import DEADLINES, HostOptions
 from specaudit.hosts.via import words_of
 from specaudit.targets import Kind, kind_of
 
@@ -88,7 +88,9 @@ class Inventory:
         """
         chosen = {entry.name for name in names for entry in self._named(name)} or set(self.entries)
         kept = set(chosen)
-        wanted = [part for text in limit for part in text.split(",") if part]
+        wanted = [part.strip() for text in limit for part in text.split(",")]
+        if not all(part.removeprefix("!") for part in wanted):  # an unset variable does not mean all machines
+            raise ConfigurationError(f"--limit {','.join(wanted)!r} has an empty name.", "Leave it out, or name hosts.")
         if any(not part.startswith("!") for part in wanted):
             kept = {entry.name for part in wanted if not part.startswith("!") for entry in self._named(part)} & chosen
         for part in wanted:
@@ -119,13 +121,15 @@ def load(file: Path) -> Inventory:
         ConfigurationError: it cannot be read, is no TOML, or holds something that is no option.
     """
     try:
-        read = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _File)
+        read = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8-sig")), _File)
     except OSError as bad:
         raise ConfigurationError(f"The inventory {file} cannot be read: {bad.strerror}.", "Check its path.") from bad
     except UnicodeDecodeError as bad:
         raise ConfigurationError(f"The inventory {file} is not UTF-8.", "Save it as UTF-8.") from bad
     except tomllib.TOMLDecodeError as bad:
         raise ConfigurationError(f"The inventory {file} is no TOML: {bad}.", "Look at that line.") from bad
+    except RecursionError as bad:
+        raise ConfigurationError(f"The inventory {file} is nested too deeply.", "Look for brackets left open.") from bad
     except msgspec.ValidationError as bad:
         known = ", ".join(_Options.__struct_fields__)
         raise ConfigurationError(
@@ -137,6 +141,16 @@ def load(file: Path) -> Inventory:
         raise ConfigurationError(
             f"The inventory {file} names no machine.", 'Write [groups.NAME] with hosts = ["gpu1"].'
         )
+    for label, group in read.groups.items():
+        # A group that holds a machine of its own name leaves no doubt.
+        inner = next(
+            (host for host in group.hosts if host in read.groups and host not in read.groups[host].hosts), None
+        )
+        if inner is not None:
+            raise ConfigurationError(
+                f"{file}: groups.{label} holds {inner}, which is a group.",
+                "Groups hold machines: list them again there.",
+            )
     return Inventory(str(file), {name: _entry(file, read, name) for name in names})
 
 
@@ -151,13 +165,24 @@ def _entry(file: Path, read: _File, name: str) -> Entry:
                     f"{file}: {name} has {key} from several groups, and they differ.", f"Set {key} in [hosts.{name}]."
                 )
     whole = msgspec.convert(_over(_over(_given(read.defaults), shared), own), _Options)
+    empty = next((key for key, value in _given(whole).items() if value == ""), None)
+    if empty is not None:
+        raise ConfigurationError(f"{file}: {empty} of {name} is empty.", "Leave it out.")
+    if whole.deadline is not None and not DEADLINES[0] <= whole.deadline <= DEADLINES[1]:
+        raise ConfigurationError(
+            f"{file}: the deadline of {name} is {whole.deadline:g} s.",
+            f"Take {DEADLINES[0]:g} to {DEADLINES[1]:g} seconds.",
+        )
     if whole.python and whole.venv:
         raise ConfigurationError(f"{file}: {name} has both python and venv.", "Leave out one of the two.")
     for text in (name, whole.address or name):
         if not is_machine(text):
             raise ConfigurationError(f"{file}: {text!r} is no machine.", "Write it as for ssh: user@host.")
     if whole.via is not None:
-        words_of(whole.via)
+        try:
+            words_of(whole.via)
+        except ConfigurationError as bad:
+            raise ConfigurationError(f"{file}: {name}: {bad.message}", bad.hint) from bad
     options = HostOptions(whole.address, tuple(whole.ssh or ()), bool(whole.sudo), whole.deadline)
     return Entry(name, groups, python_of(whole.python, whole.venv), whole.via, options)
 

@@ -18,7 +18,11 @@ from specaudit.model import Target
 
 LOCAL = "@local"
 _PINNED = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*==\s*(?P<version>[A-Za-z0-9.!+_-]+)")
-_HOST = re.compile(r"(ssh://)?(\w[\w.+-]*@)?(\[[0-9A-Fa-f:.%\w]+\]|\w[\w.%-]*)(:[0-9]{1,5})?/?")
+#: Of several ``@`` the last one ends the user's name, as with ssh (``ann@corp@gpu1``, ``CORP\\ann@gpu1``).
+_USER = r"([\w%][\w.+%@\\-]*@)?"
+_HOST = re.compile(
+    rf"(ssh://)?{_USER}(\[[0-9A-Fa-f:.%\w]+\]|\w[\w.%-]*)(:[0-9]{{1,5}})?/?|{_USER}[0-9A-Fa-f]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(%\w+)?"
+)
 
 
 class Kind(Enum):

@@ -67,9 +67,11 @@ def test_an_inventory_of_two_groups_is_limited(file: Path) -> None:
     assert names(file, "gpu3", "a100") == ["gpu1", "gpu2", "gpu3"]
 
 
-@pytest.mark.parametrize("limit", [("gpu9",), ("!gpu9",), ("a100,!gpu1,!gpu2",)])
+@pytest.mark.parametrize(
+    "limit", [("gpu9",), ("!gpu9",), ("a100,!gpu1,!gpu2",), ("",), ("a100,",), ("!",), ("a100", " ")]
+)
 def test_a_limit_that_means_nothing_is_an_error(file: Path, limit: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigurationError, match=r"fleet\.toml"):
+    with pytest.raises(ConfigurationError, match=r"fleet\.toml|empty name"):
         names(file, limit=limit)
 
 
@@ -87,7 +89,18 @@ def test_a_limit_that_means_nothing_is_an_error(file: Path, limit: tuple[str, ..
         ("[groups.a]\nhosts = ['x']\npython = '1'\n[groups.b]\nhosts = ['x']\npython = '2'\n", "from several groups"),
         ("[hosts.'dir:x']\n", "is no machine"),
         ("[hosts.x]\naddress = '-oProxyCommand=x'\n", "is no machine"),
-        ("[hosts.x]\nvia = 'docker exec x'\n", "does not pass stdin on"),
+        ("[hosts.x]\nvia = 'docker exec x'\n", r"fleet\.toml: x: .* does not pass stdin on"),
+        ("[hosts.x]\nvia = ''\n", "via of x is empty"),
+        ("[hosts.x]\npython = ''\n", "python of x is empty"),
+        ("[defaults]\nvenv = ''\n[hosts.x]\n", "venv of x is empty"),
+        ("[hosts.x]\ndeadline = -5\n", "the deadline of x is -5 s"),
+        ("[hosts.x]\ndeadline = nan\n", "the deadline of x is nan s"),
+        ("[hosts.x]\ndeadline = inf\n", "the deadline of x is inf s"),
+        ("[groups.a]\nhosts = ['x']\n[groups.all]\nhosts = ['a']\n", "groups.all holds a, which is a group"),
+        ("[groups.a]\nhosts = ['b']\n[groups.b]\nhosts = ['a']\n", "groups.a holds b, which is a group"),
+        ("[groups.a]\nhosts = ['x']\n[groups.a]\nhosts = ['y']\n", "is no TOML"),
+        ("[hosts.x]\n[hosts.x]\n", "is no TOML"),
+        ("a = " + "[" * 5000, "nested too deeply"),
     ],
 )
 def test_an_inventory_that_is_wrong_is_one_clear_error(tmp_path: Path, text: str, problem: str) -> None:
@@ -106,6 +119,14 @@ def test_an_inventory_that_cannot_be_read(tmp_path: Path) -> None:
         load(tmp_path / "binary.toml")
 
 
+def test_a_mark_of_byte_order_and_hosts_named_twice(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text("[groups.a]\nhosts = ['x', 'x', 'y']\n[groups.x]\nhosts = ['x']\n", encoding="utf-8-sig")
+    assert names(file) == ["x", "y"]
+    assert names(file, "x", "a", "x") == ["x", "y"]
+    assert names(file, limit=(" a , !y",)) == ["x"]
+
+
 def test_the_command_line_comes_before_the_inventory(file: Path) -> None:
     said = Said(python="/usr/bin/python3", deadline=5, ssh_option=["User=me"])
     targets, machines = meant([], said, inventory=file, limit=["a100"])
@@ -121,11 +142,27 @@ def test_targets_that_are_no_names_of_the_inventory_stay_targets(file: Path) -> 
     assert [target.spec for target in targets] == ["gpu2", "gpu3", "gpu4", "elsewhere", "vllm==0.33.0"]
 
 
+def test_a_target_that_is_named_twice_is_scanned_once(file: Path) -> None:
+    assert [target.spec for target in meant(["gpu9", "gpu9", "dir:/x"], Said())[0]] == ["gpu9", "dir:/x"]
+    assert [target.spec for target in meant(["gpu1", "a100"], Said(), inventory=file)[0]] == ["gpu1", "gpu2"]
+
+
+def test_a_limit_with_nothing_to_narrow(file: Path) -> None:
+    with pytest.raises(UsageError, match=r"--limit narrows .*fleet\.toml, of which nothing is meant"):
+        meant(["elsewhere"], Said(), inventory=file, limit=["a100"])
+
+
 def test_options_that_do_not_go_together() -> None:
     for said, problem in (
         (Said(python="a", venv="b"), "--python and --venv"),
         (Said(host_keys="maybe"), "is no policy"),
         (Said(ssh_config=Path("/absent")), "is no file"),
+        (Said(python=""), "--python is empty"),
+        (Said(venv=""), "--venv is empty"),
+        (Said(via=""), "--via is empty"),
+        (Said(deadline=float("nan")), "--deadline nan is no time"),
+        (Said(deadline=float("inf")), "--deadline inf is no time"),
+        (Said(deadline=1e9), "is no time to wait"),
     ):
         with pytest.raises(UsageError, match=problem):
             meant(["gpu1"], said)

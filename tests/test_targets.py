@@ -22,6 +22,11 @@ from specaudit.targets import Kind, kind_of, parse
         ("ssh://ann@gpu1:2222", Kind.MACHINE),
         ("gpu1:2222", Kind.MACHINE),
         ("ann@[2001:db8::1]:22", Kind.MACHINE),
+        ("2001:db8::1", Kind.MACHINE),
+        ("ann@fe80::1%eth0", Kind.MACHINE),
+        ("ann@corp@gpu1", Kind.MACHINE),
+        ("CORP\\ann@gpu1", Kind.MACHINE),
+        ("ssh://ann%40corp@gpu1", Kind.MACHINE),
     ],
 )
 def test_kinds_of_places(spec: str, kind: Kind) -> None:
@@ -33,6 +38,7 @@ def test_kinds_of_places(spec: str, kind: Kind) -> None:
     [
         *("", "dir:", "wheel:", "vllm>=0.30", "vllm==", "==1.0", "vllm==0.*", "vllm==0.33.", "./vllm", "/opt/venv"),
         *("-oProxyCommand=x", "-v", "vllm.whl", "gpu1;reboot", "@gpu1", "root@-x", "a b", "$(id)", "-l@gpu1"),
+        "a:b@gpu1",
     ],
 )
 def test_what_names_no_place_is_refused_with_the_ways_to_write_one(spec: str) -> None:

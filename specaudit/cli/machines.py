@@ -156,6 +156,9 @@ def _targets(
 ) -> tuple[list[Target], tuple[Entry, ...]]:
     from specaudit.targets import LOCAL, parse
 
+    for option, value in (("--python", said.python), ("--venv", said.venv)):
+        if value == "":  # an unset variable is no wish for whatever is found
+            raise UsageError(f"{option} is empty.", "Leave it out, or name a path.")
     if said.python and said.venv:
         raise UsageError("--python and --venv both say which environment is meant.", "Leave out one of the two.")
     if limit and inventory is None:
@@ -176,17 +179,22 @@ def _targets(
         others = [spec for spec in specs if spec not in known]
         if named or not specs:
             entries = listed.select(named, limit or ())
+        elif limit:
+            raise UsageError(f"--limit narrows {inventory}, of which nothing is meant.", "Leave it out.")
     elif not specs:
         others = [LOCAL]
     targets = [parse(e.name, python=python or e.python, via=said.via or e.via) for e in entries]
     targets += [parse(spec, python=python, via=said.via) for spec in others]
-    return targets, entries
+    return list(dict.fromkeys(targets)), entries
 
 
 def _machines(said: Said, entries: tuple[Entry, ...], metrics: bool, clear: Callable[[], None]) -> Machines:
     from specaudit.console import note
-    from specaudit.hosts.machines import HostOptions, Machines
+    from specaudit.hosts.machines import DEADLINES, HostOptions, Machines
 
+    least, most = DEADLINES
+    if said.deadline is not None and not least <= said.deadline <= most:
+        raise UsageError(f"--deadline {said.deadline:g} is no time to wait.", f"Take {least:g} to {most:g} seconds.")
     everywhere = HostOptions(ssh=tuple(said.ssh_option or ()), sudo=said.sudo, deadline=said.deadline)
     return Machines(
         ssh=_ssh(said, clear),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from specaudit.cache import DerivedCache
+from specaudit.errors import UnreachableError
 from specaudit.hosts.remote import Looking, RemoteHost
 from specaudit.hosts.shell import Shell
 from specaudit.hosts.ssh.config import SshOptions
@@ -18,8 +19,9 @@ from specaudit.model import Target
 if TYPE_CHECKING:
     from specaudit.hosts.ssh.connection import Connector
 
-#: Seconds for each answer of a machine.
+#: Seconds for each answer of a machine, and the least and the most that may be given.
 DEADLINE = 120.0
+DEADLINES = (1.0, 86400.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Machines:
     _open: list[RemoteHost] = field(default_factory=list)
     _connector: Connector | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _closed: bool = False
 
     def __enter__(self) -> Machines:
         return self
@@ -80,6 +83,8 @@ class Machines:
             looking=self.looking,
         )
         with self._lock:
+            if self._closed:  # a thread of a run that was interrupted
+                raise UnreachableError(f"{target.spec} was not asked any more.", "Run it again.")
             self._open.append(host)
         try:
             yield host
@@ -91,11 +96,14 @@ class Machines:
             host.close()
 
     def close(self) -> None:
-        """Ends all connections, also those that other threads are waiting for."""
-        for host in list(self._open):
+        """Ends the run: all connections, also those that other threads are waiting for or still make."""
+        with self._lock:
+            self._closed = True
+            hosts, connector = list(self._open), self._connector
+        if connector is not None:
+            connector.close()
+        for host in hosts:
             host.close()
-        if self._connector is not None:
-            self._connector.close()
 
     def _shell(self, target: Target, options: HostOptions) -> Shell:
         if self.connect is not None:

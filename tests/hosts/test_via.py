@@ -148,6 +148,13 @@ def test_sudo_and_via_together(
         PythonCaller(PrefixedShell(client.shell("gpu1"), sudo=True)).call(WHOAMI, {})
 
 
+def test_a_machine_without_sudo(client: Client, start_sshd: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specaudit.hosts.via.SUDO", ("/opt/none/sudo", "-n", "--"))
+    shell = PrefixedShell(client.shell(client.host("gpu1", start_sshd())), sudo=True)
+    with pytest.raises(IncompleteError, match="gpu1 has no sudo"):
+        PythonCaller(shell).call(WHOAMI, {})
+
+
 def test_sudo_that_wants_a_password_is_one_clear_error(
     client: Client, start_sshd: Server, account: Accounts, rule: Callable[[str], None]
 ) -> None:
@@ -167,6 +174,10 @@ def test_sudo_that_wants_a_password_is_one_clear_error(
         ("/usr/bin/podman exec --interactive x", ("/usr/bin/podman", "exec", "--interactive", "x")),
         ("kubectl -n ns exec --stdin pod --", ("kubectl", "-n", "ns", "exec", "--stdin", "pod", "--")),
         ("nsenter -t 1 -m", ("nsenter", "-t", "1", "-m")),
+        ("docker exec -i -w/tmp x", ("docker", "exec", "-i", "-w/tmp", "x")),
+        ("docker exec --interactive=true -eA=t x", ("docker", "exec", "--interactive=true", "-eA=t", "x")),
+        ("docker compose exec -T vllm", ("docker", "compose", "exec", "-T", "vllm")),
+        ("kubectl exec -i pod -ctrainer -- nice -t", ("kubectl", "exec", "-i", "pod", "-ctrainer", "--", "nice", "-t")),
     ],
 )
 def test_via_is_read_like_a_command_line(text: str, words: tuple[str, ...]) -> None:
@@ -182,6 +193,11 @@ def test_via_is_read_like_a_command_line(text: str, words: tuple[str, ...]) -> N
         ("kubectl exec pod --", "does not pass stdin on"),
         ("docker exec -it vllm", "asks for a terminal"),
         ("docker exec -i -t vllm", "asks for a terminal"),
+        ("docker exec -i --tty vllm", "asks for a terminal"),
+        ("docker exec -eI=i vllm", "does not pass stdin on"),
+        ("docker compose exec vllm", "asks for a terminal"),
+        ("docker-compose exec -i vllm", "asks for a terminal"),
+        ("kubectl exec -i pod", "does not say where the command begins"),
     ],
 )
 def test_via_that_cannot_work_is_refused_before_anything_runs(text: str, problem: str) -> None:
