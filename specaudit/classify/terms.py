@@ -90,6 +90,10 @@ class Terms:
         """Every term made so far."""
         return tuple(self._all)
 
+    def at(self, id: int) -> Term:
+        """The term of that number."""
+        return self._all[id]
+
     def const(self, value: Scalar) -> Term:
         """A literal."""
         key = ("const", type(value), value)
