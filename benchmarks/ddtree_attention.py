@@ -321,7 +321,44 @@ def fastest(times: dict[str, float], name: str, count: int = 8) -> dict[str, flo
     return ordered
 
 
-SECTIONS = {"errors": section_errors, "tree": section_tree, "paged": section_paged, "sweep": section_sweep}
+def section_variants() -> Figures:
+    """Other forms of the tree kernel (ddtree_attention_variants.py) where the bar was missed, and where it was met."""
+    from ddtree_attention_variants import chosen, run
+
+    figures: Figures = {}
+    for batch, nodes, context in ((8, 64, 4096), (8, 64, 256), (1, 64, 4096), (8, 16, 4096), (1, 16, 4096)):
+        case = Case(batch, nodes, context)
+
+        def varied(layer: Layer, variant: object) -> Tensor:
+            out, lse = case.flash(layer, case.context_lens)  # noqa: B023 (used before the case changes)
+            run(
+                variant, out, lse, layer.query, layer.cache[0], layer.cache[1], case.row_starts, case.ancestors,  # noqa: B023
+                case.slots, case.rows, SCALE,  # noqa: B023
+            )  # fmt: skip
+            return out
+
+        expected = case.context_and_tree(case.layers[0], root_in_context=False)
+        arms: dict[str, list[Operation]] = {
+            "context": case.every(partial(case.flash, keys=case.context_lens)),
+            "as it is": case.every(partial(case.context_and_tree, root_in_context=False)),
+        }
+        for name, variant in chosen().items():
+            torch.testing.assert_close(varied(case.layers[0], variant), expected, rtol=2e-2, atol=2e-2)
+            arms[name] = case.every(partial(varied, variant=variant))
+        times = medians(arms, rounds=9)
+        beyond = {name: us - times["context"] for name, us in times.items() if name != "context"}
+        title = f"beyond context B={batch} N={nodes} context {context}"
+        figures[title] = fastest(beyond, title, count=len(beyond))
+    return figures
+
+
+SECTIONS = {
+    "errors": section_errors,
+    "tree": section_tree,
+    "paged": section_paged,
+    "sweep": section_sweep,
+    "variants": section_variants,
+}
 
 
 def main() -> int:
