@@ -2,8 +2,8 @@
 """Other forms of the tree attention kernel, to be timed beside the one that is used; none of them is installed.
 
 What bounds it at 8 requests of 64 nodes (32 heads, 8 KV heads of 128), by arithmetic: 65 rows x 4 heads make 5 tiles of
-64 packed rows, the fifth of them with 4 rows of work; 8 x 8 x 5 = 320 programs, where two fit a multiprocessor and 264
-an H200: a second, almost empty wave. A program's loads follow each other (query and slots, then keys and values, then
+64 packed rows, the fifth of them with 4 rows of work; 8 x 8 x 5 = 320 programs, where two fit a multiprocessor (246
+registers a thread, compiled for sm_90) and 264 an H200: a second, almost empty wave. A program's loads follow each other (query and slots, then keys and values, then
 the context's part at the end), three latencies in a row. Bytes are no bound: 15 MB at least, 3 us of the L2 cache.
 
 apart   the root apart: its key is a vector that every row sees, its own row belongs to the first tile. Rows 1 to N and
@@ -29,11 +29,13 @@ class Variant(NamedTuple):
     tile: Tile
     apart: bool = False
     early: bool = False
+    registers: int | None = None  # a limit: more programs on a multiprocessor, for spills
 
 
 VARIANTS = {
     "early": Variant(Tile(64, 64, 4, 1), early=True),
     "apart": Variant(Tile(64, 64, 4, 1), apart=True),
+    "apart, 160 registers": Variant(Tile(64, 64, 4, 1), apart=True, registers=160),
     "apart early": Variant(Tile(64, 64, 4, 1), apart=True, early=True),
     "apart early, 8 warps": Variant(Tile(64, 64, 8, 1), apart=True, early=True),
     "apart early, 128 rows": Variant(Tile(128, 64, 8, 1), apart=True, early=True),
@@ -114,12 +116,13 @@ def variant_kernel(
     top, total = lse, tl.zeros([BLOCK_M], tl.float32)
     if APART:
         d = tl.arange(0, BLOCK_D)
-        slot = tl.load(Slots + start)
-        block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
-        seen = (d < HEAD_SIZE) & (slot >= 0)
-        root_key = tl.load(key_base + block * key_block + offset * key_position + d, mask=seen, other=0).to(tl.float32)
-        root_value = tl.load(value_base + block * value_block + offset * value_position + d, mask=seen, other=0)
-        root_value = root_value.to(tl.float32)
+        root = tl.load(Slots + start)
+        root_block, root_offset = root // BLOCK_SIZE, root % BLOCK_SIZE
+        seen = (d < HEAD_SIZE) & (root >= 0)
+        key_at = root_block * key_block + root_offset * key_position + d
+        value_at = root_block * value_block + root_offset * value_position + d
+        root_key = tl.load(key_base + key_at, mask=seen, other=0).to(tl.float32)
+        root_value = tl.load(value_base + value_at, mask=seen, other=0).to(tl.float32)
         score = tl.sum(q.to(tl.float32) * root_key[None, :], 1) * scale_s
         top = tl.maximum(lse, score)
         total = tl.exp2(score - top)
@@ -184,5 +187,5 @@ def run(
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_G=triton.next_power_of_2(group),
         APART=variant.apart, EARLY=variant.early,
         OPERAND=tl.bfloat16 if query.dtype == torch.bfloat16 else tl.float32,
-        num_warps=tile.warps, num_stages=tile.stages,
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=variant.registers,
     )  # fmt: skip
