@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from specaudit.model import Condition, Evidence, Proposer, Runner, Scan, Server, TreePart, Verifier
+from specaudit.model import Condition, Evidence, Finding, Proposer, Runner, Scan, Server, TreePart, Verifier
 
 #: Walks of things that decide about acceptance; helpers and dispatchers only serve them.
 _DECIDES = ("tree", "linear", "block", "lossy", "synthetic", "unknown")
@@ -69,9 +69,11 @@ def answers(scan: Scan) -> list[tuple[str, str]]:
             ("tree", _tree_line(scan)),
             ("why", _why_line(scan)),
         ]
+        if scan.findings:
+            lines.append(("defects", _defects_line(scan.findings)))
         if scan.errors:
             parts = "1 part" if len(scan.errors) == 1 else f"{len(scan.errors)} parts"
-            lines.append(("but", f"{parts} could not be examined (told below); these answers may lack what is there"))
+            lines.append(("but", f"{parts} could not be examined (told below); what is there may be missing here"))
     lines.append(("source", f"{scan.target.spec} ({scan.engine.source})"))
     return lines
 
@@ -155,17 +157,29 @@ def _modes(verifier: Verifier) -> str:
 def _tree_line(scan: Scan) -> str:
     assert scan.tree is not None
     verified = scan.tree.verification.verdict == "tree-walk"
-    drafted, masked = scan.tree.drafting.verdict, scan.tree.attention.verdict
-    return (
-        f"{'yes' if verified else 'no'}: "
-        + {"none": "no tree is drafted", "static": "a static tree is drafted"}.get(
-            drafted, f"a {drafted} tree is drafted"
+    masked = scan.tree.attention.verdict
+    return "; ".join(
+        (
+            "yes: a verifier walks a tree" if verified else "no: no verifier walks a tree",
+            _drafted(scan),
+            "target attention has "
+            + {"none": "no tree mask", "dead": "a tree mask that nothing passes"}.get(masked, f"a {masked} tree mask"),
         )
-        + "; target attention has "
-        + {"none": "no tree mask", "dead": "a tree mask that nothing passes"}.get(masked, f"a {masked} tree mask")
-        + "; "
-        + ("a verifier walks a tree" if verified else "no verifier walks a tree")
     )
+
+
+def _drafted(scan: Scan) -> str:
+    """Which tree is drafted, and when: a static one needs to be asked for."""
+    assert scan.tree is not None
+    verdict = scan.tree.drafting.verdict
+    if verdict == "none":
+        return "no tree is drafted"
+    live = [proposer for proposer in scan.proposers if proposer.reachable != "dead"]
+    variants = [variant for proposer in live for variant in proposer.variants if variant.topology.startswith("tree")]
+    if any(p.topology.startswith("tree") for p in live) or not all(variant.when for variant in variants):
+        return f"a {verdict} tree is drafted"
+    ways = dict.fromkeys(conditions(variant.when) for variant in variants)
+    return f"a {verdict} tree is drafted" + (f" only if {' or if '.join(ways)}" if ways else "")
 
 
 def _why_line(scan: Scan) -> str:
@@ -176,8 +190,17 @@ def _why_line(scan: Scan) -> str:
     if part.searched is None:
         return part.reason or "no search was recorded"
     search = part.searched
-    unread = f"; {len(part.not_looked)} could not be looked at, see below" if part.not_looked else ""
-    return f"{search.looked_at:,} candidates in {search.files:,} files: {search.asked}: none does{unread}"
+    unread = f"; {len(part.not_looked)} could not be looked at (told below)" if part.not_looked else ""
+    return f"{search.asked}? None of {search.looked_at:,} candidates in {search.files:,} files does{unread}"
+
+
+def _defects_line(findings: Sequence[Finding]) -> str:
+    """How many of the known defects are there, the worst counted apart."""
+    found = [finding for finding in findings if finding.status in ("present", "partial") and finding.severity != "info"]
+    worst = [f"{n} {s}" for s in ("critical", "high") if (n := sum(finding.severity == s for finding in found))]
+    return (
+        f"{len(found)} known ones of {len(findings)}" + (f", {' and '.join(worst)}" if worst else "") + " (told below)"
+    )
 
 
 def searched(part: TreePart) -> str:

@@ -15,6 +15,8 @@ from specaudit.model import (
     EngineFacts,
     Environment,
     Evidence,
+    Failure,
+    Finding,
     NotLooked,
     Proposer,
     Runner,
@@ -70,16 +72,16 @@ def test_each_question_has_its_answer() -> None:
         "runner": "old by default; new if E_USE_NEW is 1",
         "proposer": "P (chain-parallel) e/p.py:9",
         "verifier": "old: k (linear; by flag block); 1 compiled (unknown)",
-        "tree": "no: no tree is drafted; target attention has a tree mask that nothing passes; "
-        "no verifier walks a tree",
-        "why": "7 candidates in 3 files: does any verifier descend: none does; 1 could not be looked at, see below",
+        "tree": "no: no verifier walks a tree; no tree is drafted; "
+        "target attention has a tree mask that nothing passes",
+        "why": "does any verifier descend? None of 7 candidates in 3 files does; 1 could not be looked at (told below)",
     }
 
 
 def test_a_verifier_that_walks_a_tree_is_a_yes_with_its_line() -> None:
     found = TreePart("tree-walk", (Evidence("e/k.py", 8, "child = load(first_child + node)"),))
     answers = said(made(tree=replace(NO_TREE, verification=found, drafting=TreePart("dynamic"))))
-    assert answers["tree"].startswith("yes: a dynamic tree is drafted; ")
+    assert answers["tree"].startswith("yes: a verifier walks a tree; a dynamic tree is drafted; ")
     assert answers["why"] == "e/k.py:8  child = load(first_child + node)"
 
 
@@ -93,6 +95,35 @@ def test_an_engine_without_speculative_decoding_is_answered_too() -> None:
     answers = said(made(runners=(), proposers=(), verifiers=()))
     assert answers["runner"] == "no runner of speculative decoding was found"
     assert answers["proposer"] == answers["verifier"] == "none was found"
+
+
+def test_what_could_not_be_examined_is_said_among_the_answers() -> None:
+    assert "but" not in said(made())
+    assert said(made(errors=(Failure("e/a.py", "broken"),)))["but"].startswith("1 part could not be examined")
+    assert said(made(errors=(Failure("e/a.py", "x"), Failure("e/b.py", "x"))))["but"].startswith("2 parts could not")
+
+
+def test_defects_are_counted_by_what_is_there_and_by_the_worst() -> None:
+    there = [
+        Finding("a", "critical", "present"),
+        Finding("b", "high", "partial"),
+        Finding("c", "low", "present"),
+        Finding("d", "critical", "unreachable"),
+        Finding("e", "info", "present"),  # says what the engine is, not what is wrong with it
+        Finding("f", "high", "fixed"),
+    ]
+    assert said(made(findings=tuple(there)))["defects"] == "3 known ones of 6, 1 critical and 1 high (told below)"
+    assert said(made(findings=(there[-1],)))["defects"] == "0 known ones of 1 (told below)"
+
+
+def test_a_tree_that_must_be_asked_for_is_drafted_only_then() -> None:
+    variants = (TopologyVariant("tree-static", (SET, FLAG)), TopologyVariant("tree-static", (SET, FLAG)))
+    drafted = replace(NO_TREE, drafting=TreePart("static"))
+    proposer = Proposer("P", "e/p.py", 9, ("m",), "old", "chain-parallel", variants)
+    told = said(made(tree=drafted, proposers=(proposer,)))["tree"]
+    assert "; a static tree is drafted only if E_USE_NEW is 1 and BLOCK is true; " in told
+    always = replace(proposer, topology="tree-static")
+    assert "; a static tree is drafted; " in said(made(tree=drafted, proposers=(proposer, always)))["tree"]
 
 
 def test_dead_proposers_are_counted_apart() -> None:
@@ -140,7 +171,15 @@ def test_the_title_says_what_differs_from_the_release(changes: dict[str, object]
 
 @pytest.mark.parametrize(
     ("version", "runner", "tree"),
-    [("0.20.1", "v1 by default; v2 if ", "no: a static tree is drafted"), ("0.33.0", "v2 by default; ", "no: no tree")],
+    [
+        (
+            "0.20.1",
+            "v1 by default; v2 if ",
+            "no: no verifier walks a tree; a static tree is drafted only if attention_config.backend is TREE_ATTN and "
+            "speculative_token_tree is set; ",
+        ),
+        ("0.33.0", "v2 by default; ", "no: no verifier walks a tree; no tree is drafted; "),
+    ],
 )
 def test_real_releases(version: str, runner: str, tree: str, release: Callable[[str], Path], tmp_path: Path) -> None:
     with Cache(tmp_path) as cache:

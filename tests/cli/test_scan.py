@@ -271,7 +271,7 @@ def test_a_cache_that_cannot_be_used_is_said_once_and_the_scan_is_made(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    said = specaudit("scan", f"dir:{tree}", f"dir:{tree}", "--no-rules", "--json")
+    said = specaudit("scan", f"dir:{tree}", f"dir:{tree}/vllm", "--no-rules", "--json")
     assert said.code == 0
     assert len(said.document["scans"]) == 2
     assert said.err.count("cannot be used") == 1
