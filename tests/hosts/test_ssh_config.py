@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from specaudit.errors import ConfigurationError
+from specaudit.errors import ConfigurationError, UnreachableError
 from specaudit.hosts.remote import RemoteHost
 from specaudit.hosts.ssh.config import SshOptions, resolve, split
 from specaudit.hosts.ssh.host_keys import effective_policy
@@ -62,6 +62,11 @@ def test_values_that_ssh_leaves_to_others_are_expanded(file: Path, monkeypatch: 
         ("[fe80::1]:22", "", "fe80::1", 22),
         ("me@fe80::1", "me", "fe80::1", None),
         ("me@corp@gpu1", "me@corp", "gpu1", None),
+        ("CORP\\me@gpu1", "CORP\\me", "gpu1", None),
+        ("[gpu1]", "", "gpu1", None),
+        ("me@[fe80::1%eth0]", "me", "fe80::1%eth0", None),
+        ("ssh://me%40corp@gpu1", "me@corp", "gpu1", None),
+        ("ssh://[::1]:22", "", "::1", 22),
     ],
 )
 def test_destinations_are_taken_apart(text: str, user: str, host: str, port: int | None) -> None:
@@ -94,10 +99,74 @@ def test_a_configuration_that_ssh_refuses_is_its_error(file: Path, text: str) ->
         resolve("gpu1", SshOptions(file))
 
 
-@pytest.mark.parametrize("text", ["", "-oProxyCommand=touch /tmp/x", "a b", "gpu1\n"])
+@pytest.mark.parametrize(
+    "text", ["", "-oProxyCommand=touch /tmp/x", "a b", "gpu1\n", "me@", "me@-x", "ssh://-l%20x@gpu1", "ssh://me@"]
+)
 def test_what_is_no_destination_never_reaches_ssh(text: str) -> None:
     with pytest.raises(ConfigurationError, match="no SSH destination"):
         resolve(text, SshOptions())
+
+
+@pytest.mark.parametrize(
+    ("value", "files"),
+    [
+        ('"/a b/c" /d', ["/a b/c", "/d"]),
+        ("/a /b", ["/a", "/b"]),
+        ("a b", ["a", "b"]),
+        ('"${KEYS}/a  b"', ["/keys/a b"]),
+        ("none", []),
+    ],
+)
+def test_files_whose_names_have_spaces(
+    file: Path, monkeypatch: pytest.MonkeyPatch, value: str, files: list[str]
+) -> None:
+    monkeypatch.setenv("KEYS", "/keys")
+    file.write_text(f"UserKnownHostsFile {value}\n")
+    assert resolve("gpu1", SshOptions(file)).words("userknownhostsfile") == files
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["127.0.0.1", "[127.0.0.1]", "root@[127.0.0.1]", "ssh://127.0.0.1", "ssh://r%6fot@127.0.0.1", "root@127.0.0.1"],
+)
+@pytest.mark.parametrize("port", [False, True])
+def test_every_way_to_write_a_destination_reaches_it(
+    client: Client, start_sshd: Callable[..., Sshd], form: str, port: bool
+) -> None:
+    server = start_sshd()
+    client.host("127.0.0.1", server)
+    assert client.whoami(f"{form}:{server.port}" if port else form) == 0
+
+
+def test_a_way_that_is_switched_off_for_one_host(client: Client, start_sshd: Callable[..., Sshd]) -> None:
+    server = start_sshd()
+    client.host("direct", server, ProxyJump="none")
+    client.host("plain", server, ProxyCommand="none")
+    client.host("far", server)
+    client.write(after="Host direct plain far\n  ProxyJump nowhere.invalid\n")
+    for name in ("direct", "plain"):
+        assert client.openssh(name)
+        assert client.whoami(name) == 0
+    with pytest.raises(UnreachableError, match=r"nowhere\.invalid .*has no address"):
+        client.whoami("far")
+
+
+def test_a_proxy_that_would_pass_a_socket_is_refused(client: Client, start_sshd: Callable[..., Sshd]) -> None:
+    client.host("gpu1", start_sshd(), ProxyUseFdpass="yes", ProxyCommand="sleep 60")
+    with pytest.raises(ConfigurationError, match="ProxyUseFdpass of gpu1 is not supported"):
+        client.whoami("gpu1")
+
+
+def test_what_concerns_other_uses_of_ssh_is_left_alone(
+    client: Client, start_sshd: Callable[..., Sshd], tmp_path: Path
+) -> None:
+    client.host(
+        "gpu1", start_sshd(), RemoteCommand="false", RequestTTY="force", LocalForward="1 localhost:1",
+        ForwardAgent="yes", ControlMaster="auto", ControlPath=f"{tmp_path}/control-%C", PermitLocalCommand="yes",
+        LocalCommand=f"touch {tmp_path}/local", UpdateHostKeys="yes", Compression="yes", LogLevel="DEBUG3",
+    )  # fmt: skip
+    assert client.whoami("gpu1") == 0
+    assert list(tmp_path.glob("[cl]o[nc]*")) == []
 
 
 def test_only_what_the_user_narrowed_is_narrow(file: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specaudit.errors import HostKeyError
+from specaudit.errors import HostKeyError, UnreachableError
 from specaudit.hosts.ssh import known_hosts
 from tests.hosts.conftest import Client, Keys
 from tests.hosts.sshd import Sshd, fingerprint, public, run
@@ -233,6 +233,47 @@ def test_the_systems_file_counts(client: Client, keys: Keys, start_sshd: Server,
     client.host("gpu1", server, GlobalKnownHostsFile=str(system))
     lines(client)
     assert client.whoami("gpu1") == 0
+
+
+def test_a_command_that_prints_known_hosts_is_asked(
+    client: Client, keys: Keys, start_sshd: Server, tmp_path: Path
+) -> None:
+    printed, seen = tmp_path / "printed", tmp_path / "seen"
+    # ssh wants it where only root may write.
+    program = f"/bin/sh -c 'echo \"$@\" >> {seen}; exec cat {printed}' sh"
+    server = start_sshd()
+    client.host("gpu1", server, KnownHostsCommand=f'{program} %I %H %t "%f"')
+    lines(client)
+    printed.write_text(f"[127.0.0.1]:{server.port} {public(keys.host)}\n")
+    assert client.openssh("gpu1")
+    theirs = seen.read_text().splitlines()
+    seen.unlink()
+    assert client.whoami("gpu1") == 0
+    assert seen.read_text().splitlines() == theirs
+    assert theirs[-1] == f"HOSTNAME [127.0.0.1]:{server.port} ssh-ed25519 {fingerprint(keys.host)}"
+    printed.write_text(f"[127.0.0.1]:{server.port} {public(keys.other_host)}\n")
+    assert not client.openssh("gpu1")
+    assert "which is at KnownHostsCommand:1" in refusal(client).message
+    printed.unlink()
+    assert not client.openssh("gpu1")
+    assert "KnownHostsCommand for gpu1 failed: exit code 1: cat:" in refusal(client).message
+
+
+@pytest.mark.parametrize("other", ["", "HostKeyAlias", "ProxyCommand", "elsewhere"])
+def test_localhost_may_be_many_hosts(client: Client, keys: Keys, start_sshd: Server, other: str) -> None:
+    settings = {"NoHostAuthenticationForLocalhost": "no" if other == "elsewhere" else "yes"}
+    settings |= {"HostKeyAlias": "cluster"} if other == "HostKeyAlias" else {}
+    server = start_sshd()
+    if other == "ProxyCommand":  # what a proxy calls localhost need not be ours
+        settings["ProxyCommand"] = "false"
+    client.host("gpu1", server, **settings)
+    lines(client, f"[127.0.0.1]:{server.port} {public(keys.other_host)}", f"cluster {public(keys.other_host)}")
+    assert client.openssh("gpu1") == (not other)
+    if other:
+        with pytest.raises(UnreachableError):
+            client.whoami("gpu1")
+    else:
+        assert client.whoami("gpu1") == 0
 
 
 #: name -> (arguments to ssh-keygen, whether it is good for 127.0.0.1)

@@ -28,10 +28,11 @@ def lines(label: str, config: SshConfig, blob: bytes | None) -> list[Entry]:
     command = config.first("knownhostscommand")
     if not command:
         return []
-    about = {"I": "ORDER", "H": config.host_key_name, "t": "NONE", "f": "NONE", "K": "NONE"}
+    about = {"I": "ORDER", "H": config.host, "t": "NONE", "f": "NONE", "K": "NONE"}
     if blob is not None:
         about |= {
-            "I": "HOSTNAME", "t": key_type_of(blob), "f": fingerprint(blob), "K": base64.b64encode(blob).decode(),
+            "I": "HOSTNAME", "H": config.host_key_name, "t": key_type_of(blob), "f": fingerprint(blob),
+            "K": base64.b64encode(blob).decode(),
         }  # fmt: skip
     try:
         # No shell, as with ssh.
