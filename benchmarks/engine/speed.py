@@ -19,18 +19,22 @@ POLICY_WANTED, POLICY_BOUND = 0.98, 0.96
 
 
 def run(given: Setting) -> None:
-    names = [str(batch) for batch in given.options.batches]
-    for name in given.only(names):
-        compare(given, int(name))
+    chosen = [int(name) for name in given.only([str(batch) for batch in given.options.batches])]
+    if 1 in chosen:
+        compare(given, [1])
+    larger = [batch for batch in chosen if batch > 1]
+    # on V2 the policy goes by the batch of each step: the same two engines serve all sizes
+    for group in [larger] if larger and given.options.runner == "v2" else [[batch] for batch in larger]:
+        compare(given, group)
 
 
 def arms_of(batch: int, given: Setting) -> list[Arm]:
-    """Batch 1: one engine per budget. Else the default policy: on V2 one engine for 128 requests serves all sizes."""
+    """Batch 1: one engine per budget. Else the default policy, on V2 in an engine for the largest batch."""
     horizon, budgets, runner = given.options.horizon, given.options.budgets, given.options.runner
     if batch == 1:
         trees = [tree(budget, seqs=max(1, min(7, 512 // (1 + budget)))) for budget in budgets]
         return [chain(horizon=horizon, seqs=7), *trees]
-    seqs = 128 if runner == "v2" else batch
+    seqs = max(given.options.batches) if runner == "v2" else batch
     return [chain(horizon=horizon, seqs=seqs), policy(budgets[0], seqs=seqs)]
 
 
@@ -41,27 +45,33 @@ def same_captures(arms: list[Arm]) -> list[Arm]:
     return [arm.with_engine(compilation_config={"cudagraph_capture_sizes": sorted(sizes | {512})}) for arm in arms]
 
 
-def compare(given: Setting, batch: int) -> None:
-    arms = same_captures(arms_of(batch, given))
-    count = max(batch, 8 if batch == 1 else batch)
+def compare(given: Setting, batches: list[int]) -> None:
+    arms = same_captures(arms_of(batches[0], given))
+    with Engines(arms, given.pair, given.places, given.clock) as engines:
+        if "chain" not in engines:
+            raise EngineFailed("the stock chain did not start")
+        for number, batch in enumerate(batches):
+            alternate(engines, given, batch, share=1 / (len(batches) - number))
+
+
+def alternate(engines: Engines, given: Setting, batch: int, share: float) -> None:
+    """Measures one batch size in at most that share of the time that is left."""
+    count = 8 if batch == 1 else batch
     prompts = (given.prompts * (1 + count // len(given.prompts)))[:count]
     requests = greedy(prompts, given.tokens if batch > 1 else min(given.tokens, 128))
-    with Engines(arms, given.pair, given.places, given.clock) as engines:
-        names = engines.names([arm.name for arm in arms])
-        if "chain" not in names:
-            raise EngineFailed("the stock chain did not start")
-        speeds: dict[str, list[float]] = {name: [] for name in names}
-        lengths: dict[str, float] = {}
-        for number in range(1 + given.options.pairs):
-            if number > 3 and given.clock.left < 15:
-                break
-            for name in names if number % 2 else names[::-1]:
-                answer = engines[name].ask("generate", given.clock.need(5), requests=requests, at_once=batch)
-                emitted = sum(len(output["tokens"]) for output in answer["outputs"])
-                if number:  # the first one warms up
-                    speeds[name].append(emitted / answer["seconds"])
-                counters = answer["counters"]
-                lengths[name] = 1 + counters["accepted"] / (counters["drafts"] or 1)
+    reserve = (1 - share) * given.clock.left
+    speeds: dict[str, list[float]] = {name: [] for name in engines.names()}
+    lengths: dict[str, float] = {}
+    for number in range(1 + given.options.pairs):
+        if number > 3 and given.clock.left - reserve < 10:
+            break
+        for name in engines.names()[:: 1 if number % 2 else -1]:
+            answer = engines[name].ask("generate", given.clock.need(5), requests=requests, at_once=batch)
+            emitted = sum(len(output["tokens"]) for output in answer["outputs"])
+            if number:  # the first one warms up
+                speeds[name].append(emitted / answer["seconds"])
+            counters = answer["counters"]
+            lengths[name] = 1 + counters["accepted"] / (counters["drafts"] or 1)
     report(given, batch, speeds, lengths)
 
 
