@@ -3,9 +3,9 @@
 
 What bounds it at 8 requests of 64 nodes (32 heads, 8 KV heads of 128), by arithmetic: 65 rows x 4 heads make 5 tiles of
 64 packed rows, the fifth of them with 4 rows of work; 8 x 8 x 5 = 320 programs, where two fit a multiprocessor (246
-registers a thread, compiled for sm_90) and 264 an H200: a second, almost empty wave. A program's loads follow each other
-(query and slots, then keys and values, then the context's part at the end), three latencies in a row. Bytes are no
-bound: 15 MB at least, 3 us of the L2 cache.
+registers a thread, compiled for sm_90) and 264 an H200: a second, almost empty wave. A program's loads follow one
+another (query and slots, then keys and values, then the context's part at the end), three latencies in a row. Bytes are
+no bound: 15 MB at least, 3 us of the L2 cache.
 
 apart   the root apart: its key is a vector that every row sees, its own row belongs to the first tile. Rows 1 to N and
         keys 1 to N are whole tiles then: 256 programs, one wave.
