@@ -275,7 +275,9 @@ def short(given: Setting, judges: Engines) -> tuple[Arm, list[Case]]:
     """Lists that are cut: by max_tokens, by the model's length, by a token budget that leaves 1, 2 or N - 1 drafts."""
     budget = given.options.budgets[0]
     length = 128
-    arm = tree(budget, "tree, cut", seqs=8).with_engine(max_model_len=length, max_num_batched_tokens=128)
+    reserved = 8 * (given.options.horizon - 1) if given.options.runner == "v1" else 0  # what V1 keeps for its drafter
+    arm = tree(budget, "tree, cut", seqs=8)
+    arm = arm.with_engine(max_model_len=length, max_num_batched_tokens=128 + reserved)
     prompts = given.prompts
     few = [list(range(1, 1 + n)) for n in (1, 2, 3, budget - 1, budget)]
     ends = [1 + n % (budget + 4) for n in range(32)]
