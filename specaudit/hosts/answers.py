@@ -76,6 +76,7 @@ class Survey(msgspec.Struct):
     gpus: list[tuple[str, str, str, str]]
     gpus_why: str
     servers: list[Process]
+    servers_why: str = ""
 
 
 class _Listing(msgspec.Struct):

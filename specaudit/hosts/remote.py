@@ -167,6 +167,8 @@ class RemoteHost:
         """What the survey could not tell: servers of other installations, metrics, GPUs behind a broken driver."""
         survey = self._look(self._engines)
         unseen = [NotLooked("the ssh configuration", why) for why in self._caller.shell.unread]
+        if survey.servers_why:
+            unseen.append(NotLooked("running servers", printable(survey.servers_why)))
         for process in survey.servers:
             if process.package not in ("", found.package):
                 where = f"it runs the {process.engine} in {process.package}"

@@ -99,7 +99,7 @@ def looking(folder: Path, *environments: Path, pids: Iterable[int] = ()) -> Look
     """Looks at these environments and processes alone, whatever else this machine has; its GPUs are two."""
     proc = folder / "proc-of-the-machine"
     proc.mkdir(exist_ok=True)
-    for name in ("self", *map(str, pids)):
+    for name in ("self", "1", *map(str, pids)):
         if not (proc / name).exists():
             (proc / name).symlink_to(Path("/proc", name))
     smi = folder / "nvidia-smi"

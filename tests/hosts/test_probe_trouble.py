@@ -42,6 +42,7 @@ def process(folder: Path, argv: list[str], environ: bytes = b"", pid: int = 77) 
     own = folder / "proc" / str(pid)
     (own / "ns").mkdir(parents=True)
     (folder / "proc" / "self" / "ns").mkdir(parents=True, exist_ok=True)
+    (folder / "proc" / "1").mkdir(exist_ok=True)
     (own / "cmdline").write_bytes(b"\0".join(word.encode("utf-8", "surrogateescape") for word in argv) + b"\0")
     (own / "environ").write_bytes(environ)
     (own / "stat").write_text(f"{pid} (python3) S 1 1 1")
@@ -446,6 +447,18 @@ def test_variables_that_cannot_be_read_are_told(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("builtins.open", closed)
     (server,) = processes.servers(look.proc)
     assert (server["env"], server["unseen"]) == ({}, processes._UNSEEN)
+
+
+@pytest.mark.parametrize(("left", "why"), [("1", "is not mounted there"), ("self", "hides processes of other users")])
+def test_processes_that_cannot_be_seen_are_told(tmp_path: Path, venv: Path, left: str, why: str) -> None:
+    look = looking(tmp_path)
+    for entry in Path(look.proc).iterdir():
+        if entry.name != left:
+            entry.unlink()
+    (found,) = scanned(tmp_path, venv, look)
+    assert [why in item.why for item in found.scan.not_looked if item.what == "running servers"] == [True]
+    (seen,) = scanned(tmp_path, venv, looking(tmp_path))
+    assert "running servers" not in {item.what for item in seen.scan.not_looked}
 
 
 def test_a_server_whose_variables_are_not_known_is_said_to_be(tmp_path: Path, venv: Path) -> None:

@@ -22,9 +22,13 @@ _UNSEEN = "it belongs to another user, so the variables that choose a runner are
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*t?$")
 _MODULES = {
-    "vllm": re.compile(r"vllm(\.entrypoints\.(openai\.api_server|api_server|cli\.main|grpc_server))?$"),
+    "vllm": re.compile(r"vllm\.entrypoints\.(openai\.api_server|api_server|grpc_server)$"),
     "sglang": re.compile(r"sglang\.launch_server$"),
 }
+#: Modules of the commands, of which ``serve`` is one.
+_COMMANDS = {"vllm": "vllm", "vllm.entrypoints.cli.main": "vllm", "sglang": "sglang", "sglang.cli.main": "sglang"}
+#: The interpreter's option for a module, alone or behind others: -m, -um, -mvllm….
+_MODULE = re.compile(r"-[A-Za-ln-z]*m(.*)$")
 #: Titles that the engines give to their processes (vllm/utils/system_utils.py, sglang/srt/managers/scheduler.py).
 _TITLES = {"vllm": re.compile(r"VLLM::"), "sglang": re.compile(r"sglang::")}
 #: A compiled library of an engine in the memory of a process: the folder before it is what the process imports from.
@@ -47,10 +51,14 @@ def engine_of(argv: list[str]) -> str:
     words = argv
     if _PYTHON.match(os.path.basename(argv[0])):
         words = argv[1:]
-        while words and words[0].startswith("-") and words[0] != "-m":
+        while words and words[0].startswith("-") and not _MODULE.match(words[0]):
             words = words[2:] if words[0] in ("-X", "-W") else words[1:]
-        if words[:1] == ["-m"]:
-            return next((name for name, module in _MODULES.items() if words[1:] and module.match(words[1])), "")
+        option = _MODULE.match(words[0]) if words else None
+        if option:
+            words = [option.group(1), *words[1:]] if option.group(1) else words[1:]
+            if words[1:2] == ["serve"] and words[0] in _COMMANDS:
+                return _COMMANDS[words[0]]
+            return next((name for name, module in _MODULES.items() if words and module.match(words[0])), "")
     if len(words) > 1 and os.path.basename(words[0]) in _MODULES and words[1] == "serve":
         return os.path.basename(words[0])
     return ""
@@ -84,6 +92,15 @@ def _link(path: str) -> str:
 
 def _strings(data: bytes) -> list[str]:
     return [part.decode("utf-8", "replace") for part in data.rstrip(b"\0").split(b"\0")] if data else []
+
+
+def hidden(proc: str) -> str:
+    """Why some or all processes cannot be seen; empty: nothing says that they cannot."""
+    if not os.path.exists(os.path.join(proc, "self")):
+        return proc + " is not mounted there"
+    if not os.path.exists(os.path.join(proc, "1")):
+        return "the machine hides processes of other users (hidepid); use --sudo"
+    return ""
 
 
 def servers(proc: str) -> list[dict[str, Any]]:
