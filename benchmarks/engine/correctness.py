@@ -41,13 +41,12 @@ def run(given: Setting) -> None:
         "processors": processors, "grammar": grammar,
     }  # fmt: skip
     chosen = given.only(list(groups))
-    judge_arms = [none(seqs=128), chain(seqs=32)]
-    with Engines(judge_arms, given.pair, given.places, given.clock) as judges:
-        delta = reference_delta(given, judges)
+    arms = [groups[name](given, None)[0] for name in chosen]
+    with Engines([none(seqs=128), chain(seqs=32), *arms], given.pair, given.places, given.clock) as engines:
+        delta = reference_delta(given, engines)
         for name in chosen:
-            arm, cases = groups[name](given, judges)
-            with Engines([arm], given.pair, given.places, given.clock) as engines:
-                rows = [judged(given, judges, engines, arm, case, delta) for case in cases]
+            arm, cases = groups[name](given, engines)
+            rows = [judged(given, engines, arm, case, delta) for case in cases]
             given.report.table(
                 f"{name}: {arm.name}",
                 ["case", "requests", "beyond delta", "chain's", "equal to the chain", "note"],
@@ -55,13 +54,13 @@ def run(given: Setting) -> None:
             )
 
 
-def reference_delta(given: Setting, judges: Engines) -> float:
+def reference_delta(given: Setting, engines: Engines) -> float:
     """As lossless.py: a stock chain's log-probabilities against a stock prefill's."""
-    answer = judges["chain"].ask("generate", given.clock.need(20), requests=greedy(given.prompts, 96, logprobs=1))
+    answer = engines["chain"].ask("generate", given.clock.need(20), requests=greedy(given.prompts, 96, logprobs=1))
     sequences = [
         {"prompt": p, "tokens": output["tokens"]} for p, output in zip(given.prompts, answer["outputs"], strict=True)
     ]
-    scored = judges["none"].ask("score", given.clock.need(10), sequences=sequences)
+    scored = engines["none"].ask("score", given.clock.need(10), sequences=sequences)
     pairs = zip(answer["outputs"], scored, strict=True)
     found = [abs(a[0] - b[0]) for output, one in pairs for a, b in zip(output["logprobs"], one, strict=True)]
     delta = quantile(found, PERCENTILE)
@@ -69,7 +68,7 @@ def reference_delta(given: Setting, judges: Engines) -> float:
     return delta
 
 
-def judged(given: Setting, judges: Engines, engines: Engines, arm: Arm, case: Case, delta: float) -> list[Any]:
+def judged(given: Setting, engines: Engines, arm: Arm, case: Case, delta: float) -> list[Any]:
     what = f"{arm.name}, {case.name}"
     begun = given.clock.need(8)
     try:
@@ -81,17 +80,17 @@ def judged(given: Setting, judges: Engines, engines: Engines, arm: Arm, case: Ca
     beyond = stock_beyond = same = None
     if case.scored:
         kept = [r for r in case.requests if "abort" not in r]
-        stock = judges["chain"].ask("generate", given.clock.need(5), requests=plain(kept))
+        stock = engines["chain"].ask("generate", given.clock.need(5), requests=plain(kept))
         outputs = [t for t, r in zip(tokens_of(answer), case.requests, strict=True) if "abort" not in r]
         same = equal(outputs, tokens_of(stock))
         beyond, stock_beyond = (
-            violations(scored_by(judges, given, kept, tokens), delta)[0] for tokens in (outputs, tokens_of(stock))
+            violations(scored_by(engines, given, kept, tokens), delta)[0] for tokens in (outputs, tokens_of(stock))
         )
         if beyond > stock_beyond + 1:
             problem = problem or f"{beyond} tokens beyond delta, the chain has {stock_beyond}"
     if case.like:
         plainly, chained = (
-            tokens_of(judges[n].ask("generate", given.clock.need(5), requests=plain(case.requests)))
+            tokens_of(engines[n].ask("generate", given.clock.need(5), requests=plain(case.requests)))
             for n in ("none", "chain")
         )
         same, base = equal(plainly, tokens_of(answer)), equal(plainly, chained)
@@ -105,9 +104,9 @@ def plain(requests: Requests) -> Requests:
     return [{"prompt": request["prompt"], "params": request["params"]} for request in requests]
 
 
-def scored_by(judges: Engines, given: Setting, requests: Requests, outputs: list[list[int]]) -> Any:
+def scored_by(engines: Engines, given: Setting, requests: Requests, outputs: list[list[int]]) -> Any:
     sequences = [{"prompt": r["prompt"], "tokens": t} for r, t in zip(requests, outputs, strict=True) if t]
-    return judges["none"].ask("score", given.clock.need(5), sequences=sequences)
+    return engines["none"].ask("score", given.clock.need(5), sequences=sequences)
 
 
 # ---- checks ----
@@ -196,7 +195,7 @@ def stop_strings_hold(answer: dict[str, Any], requests: Requests) -> str:
 # ---- groups of cases, each on one engine ----
 
 
-def usual(given: Setting, judges: Engines) -> tuple[Arm, list[Case]]:
+def usual(given: Setting, engines: Engines | None) -> tuple[Arm, list[Case]]:
     """Batches of 1, 8 and 32, mixed prompt lengths and budgets, sampling, stops, log-probabilities, aborts."""
     prompts, mixed = given.prompts, varied(given.prompts)
     budgets = [8 + 11 * (i % 13) for i in range(len(prompts))]
@@ -239,7 +238,7 @@ def frequent_token(given: Setting) -> list[int]:
     return sorted(counts, key=lambda token: -counts[token])[:3]
 
 
-def small(given: Setting, judges: Engines) -> tuple[Arm, list[Case]]:
+def small(given: Setting, engines: Engines | None) -> tuple[Arm, list[Case]]:
     """A KV cache that does not hold what runs: requests are preempted and come back into other slots."""
     arm = tree(given.options.budgets[0], "tree, small cache", seqs=16)
     arm = arm.with_engine(max_model_len=512, num_gpu_blocks_override=given.options.small_cache)
@@ -247,7 +246,7 @@ def small(given: Setting, judges: Engines) -> tuple[Arm, list[Case]]:
     return arm, [case]
 
 
-def cached(given: Setting, judges: Engines) -> tuple[Arm, list[Case]]:
+def cached(given: Setting, engines: Engines | None) -> tuple[Arm, list[Case]]:
     """Prefix caching: the second time, prompts and what was generated lie in the cache, committed."""
     arm = tree(given.options.budgets[0], "tree, prefix cache", seqs=32).with_engine(enable_prefix_caching=True)
     once = greedy([p * 4 for p in given.prompts], 64)
@@ -258,7 +257,7 @@ def cached(given: Setting, judges: Engines) -> tuple[Arm, list[Case]]:
     ]
 
 
-def narrow(given: Setting, judges: Engines) -> tuple[Arm, list[Case]]:
+def narrow(given: Setting, engines: Engines | None) -> tuple[Arm, list[Case]]:
     """N = 8 below K = 15, and batches that change between trees and the stock chain."""
     arm = tree(8, "N = 8, K = 15", seqs=32, ddtree={"max_batch": 4})
     mixed = varied(given.prompts)
@@ -271,7 +270,7 @@ def narrow(given: Setting, judges: Engines) -> tuple[Arm, list[Case]]:
     ]
 
 
-def short(given: Setting, judges: Engines) -> tuple[Arm, list[Case]]:
+def short(given: Setting, engines: Engines | None) -> tuple[Arm, list[Case]]:
     """Lists that are cut: by max_tokens, by the model's length, by a token budget that leaves 1, 2 or N - 1 drafts."""
     budget = given.options.budgets[0]
     length = 128
@@ -294,13 +293,13 @@ def short(given: Setting, judges: Engines) -> tuple[Arm, list[Case]]:
     ]
 
 
-def processors(given: Setting, judges: Engines) -> tuple[Arm, list[Case]]:
+def processors(given: Setting, engines: Engines | None) -> tuple[Arm, list[Case]]:
     """Processing that reads the tokens before a row: a chain-shaped tree for that request, beside others' trees."""
     arm = tree(given.options.budgets[0], "tree, processors", seqs=32)
     mixed, frequent = varied(given.prompts), frequent_token(given)
     half = len(mixed) // 2
     penalised = greedy(mixed[:half], 64, repetition_penalty=1.3, frequency_penalty=0.4)
-    words = judges["none"].ask("words", tokens=frequent)
+    words = engines["none"].ask("words", tokens=frequent) if engines else []
     bias, stops = {"logit_bias": {str(frequent[0]): -100}}, {"stop_token_ids": frequent}
     return arm, [
         Case(
@@ -321,7 +320,7 @@ def processors(given: Setting, judges: Engines) -> tuple[Arm, list[Case]]:
     ]  # fmt: skip
 
 
-def grammar(given: Setting, judges: Engines) -> tuple[Arm, list[Case]]:
+def grammar(given: Setting, engines: Engines | None) -> tuple[Arm, list[Case]]:
     """Structured output, beside plain requests. Last: it needs a grammar library and the model's tokenizer."""
     pattern = "(ab|cd){4,12}"
     limits = {"structured_outputs": {"regex": pattern}, "ignore_eos": False, "detokenize": True}

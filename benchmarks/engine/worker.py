@@ -268,6 +268,10 @@ def sampling(params: dict[str, Any]) -> Any:
         from vllm.sampling_params import StructuredOutputsParams
 
         given["structured_outputs"] = StructuredOutputsParams(**given["structured_outputs"])
+    if "logit_bias" in given:
+        given["logit_bias"] = {
+            int(token): bias for token, bias in given["logit_bias"].items()
+        }  # JSON made texts of them
     return SamplingParams(**given)
 
 
