@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from specaudit.classify import shapes, slices
+from specaudit.classify import sequences, shapes, slices
 from specaudit.classify.slices import Parsed, Slice
 
 _COMPARES = re.compile(r"[=!<>]=|(?<![-<>])[<>](?![<>])")
@@ -18,12 +18,13 @@ def candidates(source: str, pieces: tuple[Slice, ...]) -> Iterator[Parsed]:
     device = slices.has(source, loads)
     tensors, loops = slices.has(source, slices.PREFIXES), slices.has(source, slices.ELEMENTS)
     local = frozenset(piece.name for piece in pieces if slices.has(piece.text, loads)) if device else frozenset()
+    functions = frozenset(piece.name for piece in pieces if "." not in piece.qualname)
     for piece in pieces:
         text = piece.text
         if device and slices.has(text, loads):
             if slices.has(text, slices.LOOPS) or slices.has(text, slices.REDUCES):
                 parsed = slices.parse(piece)
-                if parsed is not None and shapes.Device(parsed, local).tests_draft:
+                if parsed is not None and shapes.Device(parsed, local, functions).tests_draft:
                     yield parsed
             continue
         tensor = tensors and slices.has(text, slices.PREFIXES) and _COMPARES.search(text) is not None
@@ -34,7 +35,7 @@ def candidates(source: str, pieces: tuple[Slice, ...]) -> Iterator[Parsed]:
             and slices.has(text, slices.ELEMENTS)
         )
         parsed = slices.parse(piece) if tensor or loop else None
-        if parsed is not None and tensor and shapes.of_tensors(parsed.node):
+        if parsed is not None and tensor and sequences.of_tensors(parsed, functions):
             yield replace(parsed, form="tensor")
-        if parsed is not None and loop and shapes.of_loop(parsed.node):
+        if parsed is not None and loop and sequences.of_loop(parsed.node):
             yield replace(parsed, form="loop")

@@ -1,4 +1,4 @@
-"""Which functions are worth running: their shape, by ``ast`` and by the words of their statements.
+"""Which kernels are worth running: their shape, by ``ast`` and by the words of their statements.
 
 A walk needs something loaded, compared with something else that varies, and a reason to stop, to count or to reduce.
 """
@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from specaudit import nodes
-from specaudit.classify.slices import REDUCES, Function, Parsed, has
+from specaudit.classify.slices import REDUCES, Parsed, has
 
-_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _COMPARES = re.compile(r"[=!<>]=|(?<![-<>])[<>](?![<>])")
 
 
 @dataclass(slots=True)
 class _Line:
-    """One statement (or the head of one): its words, what it assigns, whether it compares, the loops around it."""
+    """One statement (or the head of one): its words, what it assigns, whether it compares, the loops around it.
+
+    ``counts``: what it assigns is the index of a range, nothing loaded. ``spreads``: one value per lane may begin in
+    it, with a range of lanes or in another function of the file.
+    """
 
     node: ast.AST
     words: frozenset[str]
@@ -27,6 +32,8 @@ class _Line:
     loads: int
     steers: bool
     loops: tuple[int, ...]
+    counts: bool
+    spreads: bool
 
 
 class Device:
@@ -35,15 +42,18 @@ class Device:
     Words are taken from the text: walking every expression node would take three times as long.
     """
 
-    def __init__(self, parsed: Parsed, local: frozenset[str]) -> None:
+    def __init__(self, parsed: Parsed, local: frozenset[str], functions: frozenset[str]) -> None:
+        """``functions`` are those of the module, ``local`` all of the file that load something."""
         self.text = parsed.text.split("\n")
         self.local = local
+        self.functions = functions
         self.lines: list[_Line] = []
         self.leaving: set[int] = set()
         self.made: set[str] = set()
         self.loops = 0
         self._block(parsed.node.body, ())
         self.loaded = self._loaded()
+        self.lanes = self._lanes() if has(parsed.text, REDUCES) else set()
 
     @property
     def tests_draft(self) -> bool:
@@ -51,10 +61,10 @@ class Device:
         lanes.
         """
         tests = [line for line in self.lines if line.compares and self._loaded_in(line) >= 2]
-        lanes = any(has(text, REDUCES) for text in self.text)
         steered: set[int] | None = None
         for line in tests:
-            if lanes and self._compares(line.node, self.loaded, (ast.Eq, ast.NotEq)):
+            spread = bool(self.lanes) and (line.spreads or not self.lanes.isdisjoint(line.words))
+            if spread and self._compares(line.node, self.loaded, (ast.Eq, ast.NotEq)):
                 return True
             if steered is None:
                 steered = self.leaving | {
@@ -73,18 +83,12 @@ class Device:
 
     def _loaded(self, loop: int = 0) -> set[str]:
         """Names that hold something loaded, in one loop or anywhere."""
-        found: set[str] = set()
-        size = -1
-        while size != len(found):
-            size = len(found)
-            for line in self.lines:
-                if (
-                    line.targets
-                    and (line.loads or not found.isdisjoint(line.words))
-                    and (not loop or loop in line.loops)
-                ):
-                    found |= line.targets
-        return found
+        lines = [line for line in self.lines if not line.counts and (not loop or loop in line.loops)]
+        return _flowing(lines, lambda line: line.loads > 0)
+
+    def _lanes(self) -> set[str]:
+        """Names that may hold one value per lane."""
+        return _flowing(self.lines, lambda line: line.spreads)
 
     def _compares(self, node: ast.AST, fresh: set[str], operators: tuple[type[ast.cmpop], ...]) -> bool:
         """A comparison in it has something loaded on either side, on one of them something ``fresh``."""
@@ -135,7 +139,7 @@ class Device:
                 self.leaving.add(self.loops)
                 self._line(node, node.test, frozenset(), True, inner)
             else:
-                self._line(node, node.iter, _names(node.target), False, inner)
+                self._line(node, node.iter, names(node.target), False, inner, counts=_is_range(node.iter))
             self._block(node.body, inner)
         elif isinstance(node, (ast.Break, ast.Return)):
             self.leaving.update(loops)
@@ -143,10 +147,10 @@ class Device:
                 self._line(node, node, frozenset(), False, loops)
         elif isinstance(node, ast.Assign):
             if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name):
-                self.made.update(n for t in node.targets for n in _names(t))
-            self._line(node, node, frozenset(n for t in node.targets for n in _names(t)), True, loops)
+                self.made.update(n for t in node.targets for n in names(t))
+            self._line(node, node, frozenset(n for t in node.targets for n in names(t)), True, loops)
         elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
-            self._line(node, node, _names(node.target), True, loops)
+            self._line(node, node, names(node.target), True, loops)
         elif isinstance(node, ast.Expr):
             if not isinstance(node.value, ast.Constant):
                 self._line(node, node, frozenset(), True, loops)
@@ -154,102 +158,53 @@ class Device:
             self._block(node.body, loops)
 
     def _line(
-        self, first: ast.stmt, last: ast.stmt | ast.expr, targets: frozenset[str], steers: bool, loops: tuple[int, ...]
+        self,
+        first: ast.stmt,
+        last: ast.stmt | ast.expr,
+        targets: frozenset[str],
+        steers: bool,
+        loops: tuple[int, ...],
+        *,
+        counts: bool = False,
     ) -> None:
         text = "\n".join(self.text[first.lineno - 1 : last.end_lineno])
-        words = frozenset(_WORD.findall(text))
+        words = frozenset(WORD.findall(text))
         loads = text.count(".load(") + text.count("rand") + len(self.local & words)
-        self.lines.append(_Line(last, words, targets, bool(_COMPARES.search(text)), loads, steers, loops))
+        # what a walrus names is not followed: it may be anything
+        spreads = "arange" in text or ":=" in text or not self.functions.isdisjoint(words)
+        compares = bool(_COMPARES.search(text))
+        self.lines.append(_Line(last, words, targets, compares, loads, steers, loops, counts, spreads))
 
 
-def _names(node: ast.expr) -> frozenset[str]:
+def _flowing(lines: list[_Line], starts: Callable[[_Line], bool]) -> set[str]:
+    """Names that something flows into which begins in some of the lines, through any number of assignments."""
+    found: set[str] = set()
+    left = [line for line in lines if line.targets]
+    more = True
+    while more:
+        reached = [line for line in left if starts(line) or not found.isdisjoint(line.words)]
+        left = [line for line in left if line not in reached]
+        found.update(name for line in reached for name in line.targets)
+        more = bool(reached)
+    return found
+
+
+def _is_range(node: ast.expr) -> bool:
+    """What a loop goes through is a range of numbers."""
+    return isinstance(node, ast.Call) and last_name(node.func) in ("range", "static_range", "persistent_range")
+
+
+def names(node: ast.expr) -> frozenset[str]:
+    """The names that an assignment to this target stores."""
     if isinstance(node, ast.Name):
         return frozenset((node.id,))
     if isinstance(node, (ast.Tuple, ast.List)):
-        return frozenset(name for element in node.elts for name in _names(element))
+        return frozenset(name for element in node.elts for name in names(element))
     return frozenset()
 
 
-def of_tensors(node: Function) -> bool:
-    """A running product of truth values, or the place of the first of them: what a batch of rows is cut by."""
-    truths = {
-        name.id
-        for child in nodes.walk(node)
-        if isinstance(child, ast.Assign) and _is_truth(child.value)
-        for target in child.targets
-        for name in nodes.walk(target)
-        if isinstance(name, ast.Name)
-    }
-    for child in nodes.walk(node):
-        if isinstance(child, ast.Call) and _name(child.func) in (
-            "cumprod",
-            "cummin",
-            "argmin",
-            "argmax",
-            "cumsum",
-            "max",
-            "min",
-        ):
-            operands = [child.func.value] if isinstance(child.func, ast.Attribute) else []
-            for operand in (*operands, *child.args[:1]):
-                if _is_truth(operand) or any(isinstance(n, ast.Name) and n.id in truths for n in nodes.walk(operand)):
-                    return True
-    return False
-
-
-def of_loop(node: Function) -> bool:
-    """Single elements of two sequences are compared in a loop that can be left."""
-    for loop in nodes.walk(node):
-        if not isinstance(loop, (ast.For, ast.While)):
-            continue
-        inside = [child for statement in loop.body for child in nodes.walk(statement)]
-        elements = {
-            n
-            for child in inside
-            if isinstance(child, ast.Assign) and _is_element(child.value)
-            for n in _assigned(child)
-        }
-        if isinstance(loop, ast.For) and isinstance(loop.target, ast.Tuple):
-            elements |= _names(loop.target)
-        leaves = isinstance(loop, ast.While) or any(isinstance(c, (ast.Break, ast.Return)) for c in inside)
-        tests = [*inside, *(nodes.walk(loop.test) if isinstance(loop, ast.While) else ())]
-        for child in tests if leaves else ():
-            if isinstance(child, ast.Compare) and isinstance(child.ops[0], (ast.Eq, ast.NotEq)):
-                sides = (child.left, child.comparators[0])
-                if all(_is_element(side) or (isinstance(side, ast.Name) and side.id in elements) for side in sides):
-                    return True
-    return False
-
-
-def _is_element(node: ast.expr) -> bool:
-    """``x[i]``, possibly cast: no slice, no literal index."""
-    if isinstance(node, ast.Call):
-        return len(node.args) == 1 and _is_element(node.args[0])
-    return isinstance(node, ast.Subscript) and not isinstance(node.slice, (ast.Slice, ast.Constant, ast.Tuple))
-
-
-def _assigned(statement: ast.Assign) -> set[str]:
-    return {name for target in statement.targets for name in _names(target)}
-
-
-def _is_truth(node: ast.AST) -> bool:
-    """A comparison, possibly negated, cast or combined."""
-    if isinstance(node, ast.Compare):
-        return True
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)):
-        return _is_truth(node.left) or _is_truth(node.right)
-    if isinstance(node, ast.UnaryOp):
-        return _is_truth(node.operand)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr in ("eq", "ne", "lt", "gt", "le", "ge"):
-            return True
-        return node.func.attr in ("int", "to", "long", "float", "bool", "view", "reshape") and _is_truth(
-            node.func.value
-        )
-    return False
-
-
-def _name(func: ast.expr) -> str:
+def last_name(func: ast.expr) -> str:
+    """The last part of what is called."""
     if isinstance(func, ast.Attribute):
         return func.attr
     return func.id if isinstance(func, ast.Name) else ""
