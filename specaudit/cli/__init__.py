@@ -10,6 +10,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from specaudit import __version__
 from specaudit.errors import Exit, SpecauditError
@@ -24,8 +25,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     _open_streams()
     code = run(sys.argv[1:] if argv is None else argv)
     if code == Exit.INTERRUPTED:
+        _show_typing()
         os._exit(code)  # at once: the interpreter would wait for threads, which have nothing to lose any more
     sys.exit(code)
+
+
+def _show_typing() -> None:
+    """A thread that was asking for a password has left the terminal showing nothing."""
+    import termios
+
+    with suppress(OSError, ValueError, termios.error):
+        settings = termios.tcgetattr(0)
+        settings[3] |= termios.ECHO
+        termios.tcsetattr(0, termios.TCSANOW, settings)
 
 
 def _open_streams() -> None:

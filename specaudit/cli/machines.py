@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -250,7 +250,7 @@ def _ssh(said: Said, clear: Callable[[], None]) -> SshOptions:
 class Asking:
     """Questions on the terminal, one at a time though many threads ask; a secret is asked for once.
 
-    Who closes the input, or presses Ctrl-C, says no to the question that is on the screen.
+    Who closes the input says no to the question that is on the screen; Ctrl-C ends the program.
     """
 
     def __init__(self, clear: Callable[[], None]) -> None:
@@ -260,7 +260,7 @@ class Asking:
 
     def confirm(self, question: str) -> bool:
         """A yes or no."""
-        with self._lock, suppress(typer.Abort):
+        with self._lock, _declinable():
             self._clear()
             return typer.confirm(question, err=True)
         return False
@@ -271,6 +271,17 @@ class Asking:
             if prompt not in self._secrets:
                 self._clear()
                 self._secrets[prompt] = ""
-                with suppress(typer.Abort):
-                    self._secrets[prompt] = typer.prompt(prompt.rstrip(": "), hide_input=True, err=True, default="")
+                with _declinable():
+                    self._secrets[prompt] = typer.prompt(
+                        prompt.rstrip(": "), hide_input=True, err=True, default="", show_default=False
+                    )
             return self._secrets[prompt] or None
+
+
+@contextmanager
+def _declinable() -> Iterator[None]:
+    try:
+        yield
+    except typer.Abort as bad:  # typer makes the same of Ctrl-C and of a closed input
+        if isinstance(bad.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from bad

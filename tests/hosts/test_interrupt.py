@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
+import select
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +21,7 @@ import pytest
 from specaudit.errors import UnreachableError
 from specaudit.hosts.ssh.connection import Connector
 from tests.hosts.conftest import Client
-from tests.hosts.sshd import Sshd
+from tests.hosts.sshd import Sshd, keygen
 
 Server = Callable[..., Sshd]
 
@@ -100,6 +103,30 @@ def connected(pid: int, ports: set[int]) -> bool:
         if f"socket:[{fields[9]}]" in sockets and int(fields[2].partition(":")[2], 16) in ports:
             return True
     return False
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_an_interruption_at_a_question(client: Client, start_sshd: Server, tmp_path: Path, hosts: int) -> None:
+    """The terminal shows what is typed again, whichever thread was asking."""
+    key = keygen(tmp_path / "id", passphrase="open sesame")
+    server = start_sshd()
+    names = [client.host(f"gpu{number}", server, IdentityFile=str(key)) for number in range(hosts)]
+    terminal, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specaudit", "scan", "-F", str(client.config), "--no-rules", *names],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    said = b""
+    while b"Passphrase of" not in said or termios.tcgetattr(terminal)[3] & termios.ECHO:
+        assert process.poll() is None
+        if select.select([terminal], [], [], 0.05)[0]:
+            said += os.read(terminal, 9999)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert termios.tcgetattr(terminal)[3] & termios.ECHO
+    os.close(theirs)
+    os.close(terminal)
 
 
 def test_a_run_that_was_ended_makes_no_more_connections(client: Client, start_sshd: Server) -> None:
