@@ -97,24 +97,33 @@ def read_rule(text: str, name: str, source: Literal["packaged", "user"] = "packa
     )
     if PurePosixPath(name).stem != rule.id:
         raise keys["id"].wrong(f"the id {rule.id!r} and the file's name differ")
-    if subject is None:
-        for key in ("applies", "present", "partial", "fixed"):
-            if key in keys:
-                _no_default(getattr(rule, key), keys[key])
+    for key in ("applies", "present", "partial", "fixed"):
+        if key in keys:
+            _placed(getattr(rule, key), keys[key], subject)
     if "present" not in {example.status for example in rule.examples}:
         raise keys["examples"].wrong("no example has the status present, so nothing shows that the rule can match")
     return rule
 
 
-def _no_default(test: Test | None, node: Node) -> None:
-    """A test outside the subject must say itself where it looks."""
+def _placed(test: Test | None, node: Node, subject: Subject | None) -> None:
+    """A test must know where it looks, and one about a class must look at a class."""
     if isinstance(test, (All, AnyOf)):
         for inner in test.of:
-            _no_default(inner, node)
-    elif isinstance(test, Not):
-        _no_default(test.of, node)
-    elif test is not None and not isinstance(test, (Exists, Difference, Verdict)) and test.at is None:
+            _placed(inner, node, subject)
+        return
+    if isinstance(test, Not):
+        _placed(test.of, node, subject)
+        return
+    if test is None or isinstance(test, (Exists, Difference, Verdict)):
+        return
+    at = test.at or subject
+    if at is None:
         raise node.wrong("there is no subject here, so each test needs its own `at`")
+    if isinstance(test, Some):
+        _placed(test.of, node, at)
+    elif isinstance(test, (Declares, Inherits, Overrides)) and (at.functions or not at.classes):
+        word = type(test).__name__.lower()
+        raise node.wrong(f"`{word}` is about a class, and looks at {at}; give it `at: {{files: …, class: …}}`")
 
 
 def _methods(node: Node) -> tuple[str, ...]:

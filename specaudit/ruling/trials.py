@@ -150,7 +150,8 @@ def _captured(node: SgNode, name: str) -> str:
 
 def _because(finding: Finding) -> str:
     sites = f" at {finding.sites[0].path}:{finding.sites[0].line}" if finding.sites else ""
-    return sites + (f" ({finding.reason})" if finding.reason else "")
+    asked = f"; asked was {finding.searched.asked}" if finding.searched else ""
+    return sites + (f" ({finding.reason})" if finding.reason else "") + asked
 
 
 # --- small engines --------------------------------------------------------------------------------------------------

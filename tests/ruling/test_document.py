@@ -148,6 +148,12 @@ def changed(before: str, after: str) -> str:
         (changed("cause:", "reach: [{option: x, kind: env, op: is set, value: a, text: t}]\ncause:"), 7, "no value"),
         (f"{GOOD}mutations: [{{from: present, to: present, edits: [{EDIT}]}}]\n", 17, "changes the status"),
         (f"{GOOD}mutations: [{{from: present, to: fixed, edits: [{{first: 1, {EDIT[1:]}]}}]\n", 17, "true or false"),
+        (changed("match: {pattern: wrong($$$)}", "declares: draft"), 10, "`declares` is about a class"),
+        (
+            changed("match: {pattern: wrong($$$)}", "not: {inherits: A, at: {files: a}}"),
+            10,
+            "`inherits` is about a class",
+        ),
         (
             changed("subject: {files: vllm/v1/**, function: draft}\n", "").replace(
                 "  match", "  at: {class: A}\n  match"

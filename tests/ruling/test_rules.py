@@ -18,8 +18,9 @@ from specaudit.model import FileEntry
 from specaudit.ruling.evaluate import evaluate, judge
 from specaudit.ruling.judge import RuleJudge, TrialJudge
 from specaudit.ruling.places import Ground
+from specaudit.ruling.schema import read_rule
 from specaudit.ruling.store import rulebook
-from specaudit.ruling.trials import examples, mutations
+from specaudit.ruling.trials import examples, mutations, of_texts
 from specaudit.snapshot import Snapshot, of_folder
 
 BOOK = rulebook()
@@ -243,3 +244,60 @@ def test_damaged_files_end_no_evaluation(tree: Tree, damage: Callable[[bytes], b
 def test_the_tree_verdicts_are_information() -> None:
     info = {name for name, rule in RULES.items() if rule.severity == "info"}
     assert info == {"tree-drafting", "tree-attention", "tree-verification"}
+
+
+# --- the manual -----------------------------------------------------------------------------------------------------
+
+
+def test_the_rule_in_the_readme_is_right_and_can_be_tried(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    document = text[text.index("```yaml\nid: ") :].removeprefix("```yaml\n").partition("```")[0]
+    (tmp_path / "sampler-ignores-temperature.yaml").write_text(document)
+    (rule,) = rulebook((tmp_path,), packaged=False).rules
+    assert [trial.outcome for trial in examples(rule)] == ["passed", "passed"]
+    code = next(example.files for example in rule.examples if example.status == "fixed")
+    (trial,) = mutations(rule, [("the example", Index(of_texts("vllm", code)))])
+    assert (trial.outcome, trial.reason) == ("passed", "")
+
+
+#: Written from the README and two rules' manual pages alone.
+SIXTH = """\
+id: dflash-takes-images-untested
+title: DFlash accepts multimodal targets without having been tested with them
+severity: low
+methods: [dflash]
+runners: [v1]
+symptom: A target that takes images starts with DFlash without a word, and acceptance is whatever it is.
+cause: The proposer overrides the check that refuses multimodal targets, and does nothing in it.
+remedy: {release: 0.21.0, option: Compare acceptance with and without images before you rely on it.}
+subject: {files: vllm/v1/spec_decode/**, class: DFlashProposer}
+missing: not-applicable
+present: {overrides: {method: _raise_if_multimodal, below: SpecDecodeBaseProposer}}
+examples:
+  present:
+    - |
+      class SpecDecodeBaseProposer:
+          def _raise_if_multimodal(self): raise NotImplementedError
+      class DFlashProposer(SpecDecodeBaseProposer):
+          def _raise_if_multimodal(self): pass
+  fixed:
+    - |
+      class SpecDecodeBaseProposer:
+          def _raise_if_multimodal(self): raise NotImplementedError
+      class DFlashProposer(SpecDecodeBaseProposer): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [("0.18.1", "not-applicable"), ("0.20.1", "present"), ("0.24.0", "fixed")]
+)
+def test_a_sixth_rule_by_a_user(tree: Tree, version: str, status: str) -> None:
+    rule = read_rule(SIXTH, "dflash-takes-images-untested.yaml")
+    assert {trial.outcome for trial in examples(rule)} == {"passed"}
+    finding = judge(rule, Ground(tree(version)))
+    assert finding.status == status
+    assert [site.text for site in finding.sites] == {
+        "not-applicable": [],
+        "present": ["def _raise_if_multimodal(self):"],
+        "fixed": ["class DFlashProposer(SpecDecodeBaseProposer):"],
+    }[status]
