@@ -213,8 +213,78 @@ def test_a_read_only_home_stays_as_it_is(client: Client, start_sshd: Server, acc
 def test_a_login_that_runs_nothing(client: Client, start_sshd: Server, account: Accounts) -> None:
     user = account("/usr/sbin/nologin")
     client.host("gpu1", start_sshd(), User=user.name)
-    with pytest.raises(IncompleteError, match="exit code 1 and no answer"):
+    with pytest.raises(IncompleteError, match=r"exit code 1 and no answer\. It said: This account is currently not"):
         client.whoami("gpu1")
+
+
+@pytest.mark.parametrize(
+    ("shell", "words"),
+    [("/bin/false", "exit code 1 and no answer"), ("/bin/true", "exit code 0 and"), ("/bin/rbash", "exec: restricted")],
+)
+def test_login_shells_that_run_no_command(
+    client: Client, start_sshd: Server, account: Accounts, shell: str, words: str
+) -> None:
+    client.host("gpu1", start_sshd(), User=account(shell).name)
+    with pytest.raises(IncompleteError, match=words) as caught:
+        client.whoami("gpu1")
+    assert caught.value.hint == "Try by hand on gpu1: python3 -V."
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("echo 'no modules today' >&2; exit 1", "exit code 1 and no answer.*no modules today"),
+        ("echo hello", "exit code 0 and no answer"),
+        ("kill -9 $$", "gpu1 ended the command by a signal, with no answer"),
+        ("exit 137", r"by a signal \(exit code 137\)"),
+        ("echo Traceback '(most recent call last):' >&2; echo Last >&2; exit 1", "It said: Last Try by hand"),
+    ],
+)
+def test_an_interpreter_that_is_none(
+    client: Client, start_sshd: Server, public_folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    """Named, it is an error that quotes it; looked for, it is passed over unless it claims to be one."""
+    python = shell_script(public_folder, "python3", f"#!/bin/sh\n{text}\n")
+    client.host("gpu1", start_sshd())
+    with pytest.raises(IncompleteError, match=f"(?s){words}") as caught:
+        PythonCaller(client.shell("gpu1"), str(python)).call(WHOAMI, {})
+    assert f"Try by hand on gpu1: {python} -V" in caught.value.hint
+    monkeypatch.setattr("specaudit.hosts.machine.INTERPRETERS", (str(python), sys.executable))
+    if "exit code 0" not in words:
+        assert client.whoami("gpu1") == 0
+
+
+@pytest.mark.parametrize("limit", ["-f 0", "-t 5", "-s 256", "-v 100000"])
+def test_an_account_with_limits(
+    client: Client, start_sshd: Server, account: Accounts, public_folder: Path, limit: str
+) -> None:
+    shell = shell_script(public_folder, "limited", f'#!/bin/bash\nulimit {limit}\nexec /bin/bash "$@"\n')
+    client.host("gpu1", start_sshd(), User=account(shell).name)
+    assert client.whoami("gpu1") > 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "printf '\\033[2J\\377\\376\\0binary\\007'",
+        "head -c 300000 /dev/urandom",
+        "printf -- '--specaudit:'",
+        "trap 'echo bye' EXIT",
+    ],
+)
+def test_a_login_script_that_prints_anything(client: Client, start_sshd: Server, account: Accounts, line: str) -> None:
+    user = account("/bin/bash")
+    (user.home / ".bashrc").write_text(line + "\n")
+    client.host("gpu1", start_sshd(SetEnv="SHLVL=0"), User=user.name)
+    noise = bytearray()
+
+    def keep(chunk: bytes) -> bool:
+        noise.extend(chunk)
+        return False
+
+    client.shell("gpu1").run(["true"], b"", keep, 20)
+    assert noise or "trap" in line, "the script was not read"
+    assert client.whoami("gpu1") == int(run("id", "-u", user.name))
 
 
 def test_a_script_that_raises_is_told_with_its_line(client: Client, start_sshd: Server) -> None:
