@@ -280,6 +280,27 @@ def test_a_pipe_in_an_environment_is_not_waited_for(tmp_path: Path, name: str) -
     assert [found.version for found in host.installations(ENGINES)] == ["0.30.0"]
 
 
+def test_a_link_to_a_secret_is_not_followed(tmp_path: Path) -> None:
+    """Links between sources are (uv and Nix install by them); by sudo, ``x.py -> /etc/shadow`` would be read."""
+    python = make_environment(tmp_path / "venv", SOURCE, "0.30.0")
+    package = site_of(tmp_path / "venv") / "vllm"
+    (tmp_path / "secret").write_text("root:hash\n")
+    (tmp_path / "store.py").write_text("STORE = 1\n")
+    (package / "leak.py").symlink_to(tmp_path / "secret")
+    (package / "hop.py").symlink_to(package / "leak.py")
+    (package / "linked.py").symlink_to(tmp_path / "store.py")
+    host = RemoteHost(FakeShell("gpu1"), python=str(python), looking=looking(tmp_path))
+    (found,) = host.installations(ENGINES)
+    listed = host.manifest(found)
+    assert {failure.path: failure.error for failure in listed.errors} == dict.fromkeys(
+        ("vllm/leak.py", "vllm/hop.py"), "symbolic link to what is no .py file"
+    )
+    assert "vllm/linked.py" in {entry.path for entry in listed.files}
+    assert survey.contents(found.root, ["vllm/leak.py", "vllm/linked.py", "vllm/../../secret"]) == {
+        "vllm/linked.py": b"STORE = 1\n"
+    }
+
+
 def test_only_regular_files_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert configfile.arguments(["--config", "pipe"], str(tmp_path), "") == []

@@ -166,6 +166,8 @@ def contents(root: str, paths: Iterable[str]) -> dict[str, bytes]:
             data = files.read(root, path)
         except OSError:
             continue
+        if files.disguised(root, path):
+            continue
         total += len(data)
         if found and total > MAX_CONTENTS:
             break
