@@ -178,7 +178,7 @@ def test_a_second_scan_moves_little_over_the_wire(
         client.host("gpu2", Sshd(client.folder, [client.keys.host], port=forwarder.port))
         assert scan("gpu1", "--python", str(engine), "--brief")[0] == 0
         forwarder.reset()
-        assert scan("gpu2", "--python", str(engine), "--brief")[0] == 0
+        assert scan("gpu2", "--venv", str(engine.parent.parent), "--brief")[0] == 0
         assert 10_000 < forwarder.sent + forwarder.received < 60_000
 
 

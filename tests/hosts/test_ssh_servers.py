@@ -101,10 +101,11 @@ def test_one_byte_after_the_other_is_not_waited_for(client: Client, listen: Call
 
 
 class Accepting(paramiko.ServerInterface):
-    """Lets everyone in; ``started`` is what happens when a command is to be run."""
+    """Lets everyone in; ``started`` is what happens when a command is to be run, ``opened`` when a session is."""
 
-    def __init__(self, started: Callable[[paramiko.Channel], bool]) -> None:
+    def __init__(self, started: Callable[[paramiko.Channel], bool], opened: Callable[[], object]) -> None:
         self._started = started
+        self._opened = opened
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
         return paramiko.AUTH_SUCCESSFUL
@@ -113,6 +114,7 @@ class Accepting(paramiko.ServerInterface):
         return "publickey"
 
     def check_channel_request(self, kind: str, chanid: int) -> int:
+        self._opened()
         return paramiko.OPEN_SUCCEEDED
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
@@ -124,18 +126,28 @@ def accepting(keys: Keys, listen: Callable[[Talk], str]) -> Iterator[Callable[..
     """``accepting(started)``: a server of our own making, see :class:`Accepting`."""
     transports: list[paramiko.Transport] = []
 
-    def start(started: Callable[[paramiko.Channel], bool]) -> str:
+    def start(started: Callable[[paramiko.Channel], bool], opened: Callable[[], object] = lambda: None) -> str:
         def talk(stream: socket.socket) -> None:
             transport = paramiko.Transport(stream)
             transports.append(transport)
             transport.add_server_key(paramiko.Ed25519Key.from_private_key_file(str(keys.host)))
-            transport.start_server(server=Accepting(started))
+            transport.start_server(server=Accepting(started, opened))
 
         return listen(talk)
 
     yield start
     for transport in transports:
         transport.close()
+
+
+def test_a_session_that_is_not_opened(client: Client, accepting: Callable[..., str]) -> None:
+    over = threading.Event()
+    name = accepting(lambda channel: False, lambda: over.wait(60))
+    began = time.monotonic()
+    with pytest.raises(UnreachableError, match="gpu1 opens no session: Timeout opening channel"):
+        client.whoami(name, timeouts=Timeouts(channel=0.5))
+    assert time.monotonic() - began < 10
+    over.set()
 
 
 def test_a_command_that_is_neither_begun_nor_refused(client: Client, accepting: Callable[..., str]) -> None:

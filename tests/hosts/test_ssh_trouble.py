@@ -306,8 +306,16 @@ def test_a_name_without_an_address(client: Client, start_sshd: Server) -> None:
         client.whoami("gpu1")
 
 
-@pytest.mark.parametrize(("greeting", "words"), [(b"", "banner"), (b"SSH-2.0-OpenSSH_9.2\r\n", "")])
-def test_a_server_that_says_nothing_more(client: Client, start_sshd: Server, greeting: bytes, words: str) -> None:
+@pytest.mark.parametrize(
+    ("greeting", "timeouts", "words"),
+    [
+        (b"", Timeouts(banner=0.7, handshake=60), "banner"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", Timeouts(banner=60, handshake=0.7), ""),
+    ],
+)
+def test_a_server_that_says_nothing_more(
+    client: Client, start_sshd: Server, greeting: bytes, timeouts: Timeouts, words: str
+) -> None:
     """Port forwarders accept connections and then wait for a machine that is off."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = start_sshd()
@@ -323,13 +331,14 @@ def test_a_server_that_says_nothing_more(client: Client, start_sshd: Server, gre
         thread.start()
         began = time.monotonic()
         with pytest.raises(UnreachableError, match=f"ended the connection before the login.*{words}"):
-            client.whoami("gpu1", timeouts=Timeouts(banner=0.7, handshake=0.7))
+            client.whoami("gpu1", timeouts=timeouts)
         assert time.monotonic() - began < 10
         thread.join()
         held[0].close()
 
 
-def test_a_host_that_drops_packets(client: Client, start_sshd: Server) -> None:
+@pytest.mark.parametrize(("configured", "ours"), [("1", 60.0), ("none", 1.0)])
+def test_a_host_that_drops_packets(client: Client, start_sshd: Server, configured: str, ours: float) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -338,9 +347,11 @@ def test_a_host_that_drops_packets(client: Client, start_sshd: Server) -> None:
         for stream in fill:
             stream.setblocking(False)
             stream.connect_ex(address)
-        client.host("gpu1", start_sshd(), Port=str(address[1]), ConnectTimeout="1")
+        client.host("gpu1", start_sshd(), Port=str(address[1]), ConnectTimeout=configured)
+        began = time.monotonic()
         with pytest.raises(UnreachableError, match="does not answer"):
-            client.whoami("gpu1")
+            client.whoami("gpu1", timeouts=Timeouts(tcp=ours))
+        assert time.monotonic() - began < 15
         for stream in fill:
             stream.close()
 
