@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, get_args
 
 from specaudit import summary
 from specaudit.fleet import gpus
-from specaudit.hosts.shell import printable
+from specaudit.hosts.shell import harmless, printable
 from specaudit.model import Finding, Fleet, Path, Scan, Severity, Status
 
 if TYPE_CHECKING:
@@ -68,12 +68,12 @@ class Progress:
 
 def note(message: str) -> None:
     """A line for people that must not mix with a document on stdout."""
-    _say(f"note: {printable(message)}\n")
+    _say(f"note: {harmless(message)}\n")
 
 
 def complain(message: str, hint: str = "") -> None:
     """An error: what happened, and what to do next."""
-    _say(f"error: {printable(message)}\n" + (f"  try: {printable(hint)}\n" if hint else ""))
+    _say(f"error: {harmless(message)}\n" + (f"  try: {harmless(hint)}\n" if hint else ""))
 
 
 def show_scan(scan: Scan, *, brief: bool = False) -> None:
@@ -95,11 +95,15 @@ def show_scan(scan: Scan, *, brief: bool = False) -> None:
     _servers(out, scan)
     if scan.servers or not brief:
         out.line()
-    for failure in scan.errors:
-        out.line(f"not examined: {failure.path + ': ' if failure.path else ''}{failure.error}", "red")
-    for item in scan.not_looked:
-        out.line(f"not looked at: {item.what} ({item.why})", "dim")
+    _unexamined(out, scan)
     out.line()
+
+
+def _unexamined(out: _Page, scan: Scan) -> None:
+    for failure in scan.errors:
+        out.entry("not examined: ", f"{failure.path + ': ' if failure.path else ''}{failure.error}", "red")
+    for item in scan.not_looked:
+        out.entry("not looked at: ", f"{item.what} ({item.why})", "dim")
 
 
 def show_fleet(fleet: Fleet, scans: Mapping[str, Scan]) -> None:
@@ -169,6 +173,8 @@ def show_paths(scan: Scan, paths: Iterable[Path]) -> None:
         for number, hop in enumerate(path.hops, 1):
             out.line(f"{number:4}  {hop.what:<9}  {hop.path}:{hop.line}")
             out.line(f"{'':17}{hop.text}", "dim")
+    out.line()
+    _unexamined(out, scan)
     out.line()
 
 
@@ -329,10 +335,11 @@ class _Page:
 
     def line(self, text: str = "", style: str | None = None) -> None:
         """One line, however long: paths and code must stay whole to be copied."""
+        shown = harmless(text.replace("\n", "\N{REPLACEMENT CHARACTER}"))
         if self._console is None:
-            print(printable(text))
+            print(shown)
         else:
-            self._console.print(printable(text), style=style, soft_wrap=True)
+            self._console.print(shown, style=style, soft_wrap=True)
 
     def heading(self, text: str) -> None:
         """An empty line and a title."""

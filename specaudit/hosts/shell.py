@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -97,6 +98,14 @@ class Tail:
 def printable(text: str) -> str:
     """``text`` without the control characters with which a host could write on the user's terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def harmless(text: str) -> str:
+    """Printable ``text`` of which no line is a command to a CI service that reads the log.
+
+    GitHub obeys lines that begin with ``::name``, after white space too, and ``##[name]`` anywhere in a line.
+    """
+    return re.sub(r"(?m)^(\s*)::", r"\1: :", printable(text).replace("##[", "## ["))
 
 
 def deadline_error(label: str, seconds: float) -> DeadlineError:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from specaudit import summary
-from specaudit.hosts.shell import printable
+from specaudit.hosts.shell import harmless, printable
 from specaudit.report import view
 from specaudit.report.view import Report
 
@@ -38,8 +38,7 @@ _SHOWN = (
 
 def text(report: Report) -> str:
     """Plain text for a terminal or a log; no line of it is a command to a CI service that reads the log."""
-    written = _render("report.txt.j2", report).replace("##[", "## [")
-    return re.sub(r"(?m)^(\s*)::", r"\1: :", written)
+    return harmless(_render("report.txt.j2", report))
 
 
 def markdown(report: Report) -> str:

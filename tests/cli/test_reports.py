@@ -89,7 +89,8 @@ def test_a_configuration_rules_findings_out(program: Program, release: Release) 
     v1 = statuses("--method", "eagle3", "--env", "VLLM_USE_V2_MODEL_RUNNER=0")
     assert v1["skipped-draft-zero-filled"]["status"] == "present"
     assert v1["v2-no-drafter-length-gate"]["status"] == "unreachable"
-    assert v1["gdn-accepted-index-unbounded"]["status"] == "unreachable"
+    assert v1["noncausal-drafter-picks-fa2-on-sm12x"]["status"] == "unreachable"
+    assert v1["gdn-accepted-index-unbounded"]["status"] == "present"
 
 
 def test_incomplete_wins_over_findings_in_a_fleet(program: Program, release: Release, tmp_path: Path) -> None:
@@ -464,3 +465,17 @@ def test_commits_that_do_not_exist(program: Program, tmp_path: Path) -> None:
         assert said.code == 2
         assert "no commit" in said.err
     assert "names no commit" in program("scan", "git:here", "-q").err
+
+
+def test_nothing_that_is_printed_is_a_command_to_a_ci_service(capsys: pytest.CaptureFixture[str]) -> None:
+    from specaudit.console import complain, note, show_lines
+
+    text = "::error::x\n  ::stop-commands::y\n##[add-matcher]z \x1b[31m"
+    show_lines([(text, None)])
+    note(text)
+    complain(text, text)
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 1
+    assert not [line for line in (out + err).splitlines() if line.lstrip().startswith("::")]
+    assert "##[" not in out + err
+    assert "\x1b" not in out + err
