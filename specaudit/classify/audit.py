@@ -33,15 +33,34 @@ from specaudit.model import Audit, Failure, Path, Runner, TreePart, Verifier
 
 
 class Reading:
-    """The parts of a classification that need one another, kept together so that a trace can start from them."""
+    """The parts of a classification that need one another, kept together so that a trace can start from them.
+
+    They are read when they are asked for.
+    """
 
     def __init__(self, index: Index, engine: Engine) -> None:
         self.index = index
         self.engine = engine
         self.reader = Reader(Code(index, engine.package), engine)
-        self.methods = Methods(self.reader)
-        self.choice = RunnerChoice(self.reader)
-        self.proposers = Proposers(self.reader, self.choice, self.methods)
+
+    def close(self) -> None:
+        """Takes apart what refers to one another, so that it is gone at once: collecting it takes a while."""
+        self.reader.close()
+
+    @cached_property
+    def methods(self) -> Methods:
+        """The methods of the configuration."""
+        return Methods(self.reader)
+
+    @cached_property
+    def choice(self) -> RunnerChoice:
+        """What decides between runners."""
+        return RunnerChoice(self.reader)
+
+    @cached_property
+    def proposers(self) -> Proposers:
+        """Every class that drafts."""
+        return Proposers(self.reader, self.choice, self.methods)
 
     @cached_property
     def runners(self) -> tuple[Runner, ...]:
@@ -66,35 +85,46 @@ def engine_of(index: Index) -> Engine:
 
 def audit(index: Index) -> Audit:
     """Classifies one engine."""
-    engine = engine_of(index)
+    with _no_collections():
+        return _of_engine(index, engine_of(index))
+
+
+def _of_engine(index: Index, engine: Engine) -> Audit:
+    reading = Reading(index, engine)
+    made = _read(reading)
+    reading.close()
+    return made
+
+
+def _read(reading: Reading) -> Audit:
+    index, engine = reading.index, reading.engine
     facts = Facts(index)
     pieces: list[Callable[[], Made | Masking]] = [partial(_masking, index, engine), *facts.pieces()]
-    with _no_collections(), shared(pieces) as results:
-        reading = Reading(index, engine)
+    masking = None
+    with shared(pieces) as results:
+        # what needs nothing of the others' work comes first
         runners = reading.runners
         options = Options(reading.reader, reading.methods, reading.choice, reading.proposers)
         verification = Verifiers(reading.reader)
-        masking = None
         for made in results():
             if isinstance(made, Made):
                 facts.take(made)
             else:
                 masking = made.part
                 index.failed(made.failures)
-    with _no_collections():
-        verifiers = with_runners(verification.all(facts.all()), runners)
-        tracer = reading.tracer(verifiers)
-        whole = engine.config.whole
-        paths = [path for method in reading.methods.names if whole for path in tracer.paths(Request(method, {}))]
-        return Audit(
-            runners=runners,
-            proposers=tuple(f.proposer for f in reading.proposers.found),
-            verifiers=verifiers,
-            tree=tree_verdict(reading.reader, reading.proposers, verifiers, masking),
-            options=options.of(runners, verifiers) if whole else (),
-            paths=tuple(paths),
-            errors=index.failures,
-        )
+    verifiers = with_runners(verification.all(facts.all()), runners)
+    tracer = reading.tracer(verifiers)
+    whole = engine.config.whole
+    paths = [path for method in reading.methods.names if whole for path in tracer.paths(Request(method, {}))]
+    return Audit(
+        runners=runners,
+        proposers=tuple(f.proposer for f in reading.proposers.found),
+        verifiers=verifiers,
+        tree=tree_verdict(reading.reader, reading.proposers, verifiers, masking),
+        options=options.of(runners, verifiers) if whole else (),
+        paths=tuple(paths),
+        errors=index.failures,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +154,20 @@ def _no_collections() -> Iterator[None]:
 def trace(
     index: Index, method: str, settings: Mapping[str, str | None], verifiers: Iterable[Verifier]
 ) -> tuple[Path, ...]:
-    """The paths of one method under given settings.
+    """The paths of one method under given settings; as :func:`tracing` tells."""
+    return tracing(index, verifiers)(method, settings)
 
-    Args:
-        settings: by name, options of speculative decoding, environment flags, and what is known of the models
-            (``object.attribute``, objects as the anchors name them); values as conditions show them, ``None`` for
-            explicitly not set.
+
+def tracing(index: Index, verifiers: Iterable[Verifier]) -> Callable[[str, Mapping[str, str | None]], tuple[Path, ...]]:
+    """A function that gives the paths of one method under given settings.
+
+    It takes the method's name, or an alias that the configuration rewrites, and settings by name: options of
+    speculative decoding, environment flags, and what is known of the models (``object.attribute``, objects as the
+    anchors name them); values as conditions show them, ``None`` for explicitly not set. It raises
+    ``ConfigurationError`` when the engine does not know the method or an option, or refuses the combination.
 
     Raises:
-        ConfigurationError: the engine does not know the method or an option, or refuses the combination.
-
+        ConfigurationError: paths are not drawn for this engine.
     """
     engine = engine_of(index)
     if not engine.config.whole:
@@ -141,14 +175,18 @@ def trace(
             f"Paths are not drawn for {engine.name}.", "Scan it: its proposers and verifiers are told, with evidence."
         )
     reading = Reading(index, engine)
-    request = Refusals(reading.reader, reading.methods, reading.choice).checked(method, settings)
+    refusals = Refusals(reading.reader, reading.methods, reading.choice)
     tracer = reading.tracer(verifiers)
+    return lambda method, settings: _traced(tracer, refusals.checked(method, settings), index)
+
+
+def _traced(tracer: Tracer, request: Request, index: Index) -> tuple[Path, ...]:
     paths = tracer.paths(request)
     if not paths:
         why = tracer.deciding.refusal(request) or "nothing in it makes a proposer for them"
-        version = f"{engine.name} {index.snapshot.engine.version}"
+        version = f"{index.snapshot.engine.name} {index.snapshot.engine.version}"
         raise ConfigurationError(
-            f"{version} cannot run method {method!r} with these settings: {why}.",
+            f"{version} cannot run method {request.method!r} with these settings: {why}.",
             "See the runners of the method in a scan, and leave out the settings that lead elsewhere.",
         )
-    return paths
+    return tuple(paths)

@@ -63,6 +63,7 @@ class Emission:
         given = {p: frozenset({"given"}) for p in method.definition.params if p not in ("self", "cls")}
         frame = Frame(cls, method, walk, depth, tuple(step_loops(node)), leading(node), given)
         walk.run(node, Scope(method.path, method.qualname, cls))
+        walk.close()
         return Summary(tuple(frame.events), frozenset(frame.returned))
 
     # --- statements

@@ -225,7 +225,9 @@ class _Reader:
         machine = Machine(self.program, self.local, Terms(), fixed, tensors=self.tensors)
         paths = discover(machine, sites, thorough=thorough)
         found = walks.verdicts(machine, paths) or vectorised.verdicts([path.run for path in paths], machine.lines)
-        return found, any(tests_drafts(path) for path in paths)
+        drafts = any(tests_drafts(path) for path in paths)
+        machine.terms.close()
+        return found, drafts
 
 
 def _fact(verdict: walks.Verdict, flag: str, branch: int) -> WalkFact:

@@ -57,6 +57,10 @@ class Reader:
         self._typed: dict[int, dict[str, Value]] = {}
         self._places: dict[tuple[str, str, Symbol | None, Value | None], tuple[Place, ...]] = {}
 
+    def close(self) -> None:
+        """Parts with everything that it knows and that knows it; it cannot be asked any more."""
+        vars(self).clear()
+
     # --- tests
 
     def truth(self, node: ast.expr, scope: Scope) -> Formula:

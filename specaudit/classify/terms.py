@@ -90,6 +90,11 @@ class Terms:
         """Every term made so far."""
         return tuple(self._all)
 
+    def close(self) -> None:
+        """Parts the terms, which are among their own atoms, so that they are gone at once; nothing can be asked."""
+        for term in self._all:
+            term.loads = term.atoms = term.matches = frozenset()
+
     def at(self, id: int) -> Term:
         """The term of that number."""
         return self._all[id]

@@ -48,6 +48,10 @@ class Walk:
         self.test: Formula = True
         self.aside = False
 
+    def close(self) -> None:
+        """Parts it with its visitor, which may know it."""
+        self.visit = _unseen
+
     def run(self, node: Function, scope: Scope, path: Formula = True) -> Formula:
         """Visits everything; returns the formula of falling off the end."""
         self.names = names = {**self.reader.typed(node), **scope.names}
@@ -125,6 +129,10 @@ class Walk:
         elif attr == "extend":
             more = self.reader.truth(arg, here.scope)
             here.names[name] = Truth(disj((before.formula, conj((here.guard, more)))))
+
+
+def _unseen(statement: ast.stmt, path: Formula, scope: Scope) -> None:
+    """Visits nothing."""
 
 
 def _leaves(body: list[ast.stmt]) -> bool:
