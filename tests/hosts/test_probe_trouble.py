@@ -454,6 +454,14 @@ def test_a_container_that_is_closed_to_us_is_not_taken_for_the_machine(tmp_path:
     assert told == 'it runs vllm in a container: --via "docker exec -i abababababab", or --sudo'
 
 
+def test_a_neighbour_in_our_own_container_is_no_stranger(tmp_path: Path, venv: Path) -> None:
+    look = process(tmp_path, [str(venv), str(venv.with_name("vllm")), "serve", "m"])
+    container_of(tmp_path)
+    (tmp_path / "proc" / "self" / "cgroup").write_bytes((tmp_path / "proc" / "77" / "cgroup").read_bytes())
+    (found,) = scanned(tmp_path, venv, look)
+    assert [server.pid for server in found.scan.servers] == [77]
+
+
 def test_variables_that_cannot_be_read_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look = process(tmp_path, SERVE, b"VLLM_USE_V1=1\0")
     assert processes.servers(look.proc)[0]["unseen"] == ""

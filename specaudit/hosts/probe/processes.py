@@ -140,7 +140,9 @@ def _entry(proc: str, name: str, engine: str, argv: list[str], executable: str, 
     environ = dict(item.partition("=")[::2] for item in _strings(read(os.path.join(folder, "environ"))))
     theirs, ours = (_link(os.path.join(proc, who, "ns", "mnt")) for who in (name, "self"))
     network = [_link(os.path.join(proc, who, "ns", "net")) for who in (name, "self")]
-    container = _CONTAINER.search(read(os.path.join(folder, "cgroup")).decode("ascii", "replace"))
+    container = _container(proc, name)
+    if container == _container(proc, "self"):  # we are in it as well
+        container = ""
     # Namespaces of another user's process are not ours to read: then a container's are taken for its own.
     mount = os.path.join(folder, "root") if (theirs and ours and theirs != ours) or (container and not theirs) else ""
     return {
@@ -151,13 +153,18 @@ def _entry(proc: str, name: str, engine: str, argv: list[str], executable: str, 
         "env": {key: redact.named(key, value) for key, value in sorted(environ.items()) if SHOWN.fullmatch(key)},
         "python": _interpreter(argv, environ, executable),
         "mount": mount,
-        "container": container.group(1)[:12] if container else "",
+        "container": container,
         "roots": roots,
         "searched": [path for path in environ.get("PYTHONPATH", "").split(":") if os.path.isabs(path)],
         "own_network": network[0] == network[1] or not (network[0] or container),
         "address": address(argv, engine),
         "unseen": unseen,
     }
+
+
+def _container(proc: str, name: str) -> str:
+    found = _CONTAINER.search(read(os.path.join(proc, name, "cgroup")).decode("ascii", "replace"))
+    return found.group(1)[:12] if found else ""
 
 
 def _interpreter(argv: list[str], environ: dict[str, str], executable: str) -> str:
