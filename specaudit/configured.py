@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from specaudit.engines import ENGINES
 from specaudit.errors import ConfigurationError
 from specaudit.model import Condition, Scan, Server
 from specaudit.ruling.reach import Configuration, reached
 from specaudit.serving import Running, running
 from specaudit.snapshot import Snapshot
-from specaudit.tracing import Asked, traced
+from specaudit.tracing import Asked, traced, unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,29 @@ class Configured:
             found = of_server(scan.servers, self.server)
             traceable = {**found.traced_by(scan), **settings}
             methods, settings = methods or (found.method,), {**found.settings, **settings}
-        asked = [Asked(method, traceable) for method in methods]
-        ways = {one.method: traced(scan, snapshot, one).paths for one in asked}
+        if not ENGINES[snapshot.engine.name].config.whole and not settings:  # nothing to follow: a method is chosen
+            return _with_methods(scan, methods)
+        made = [traced(scan, snapshot, Asked(method, traceable)) for method in methods]
         known = {**settings, **_platform(scan)}
-        configurations = [Configuration(method, known, ways[method]) for method in methods]
-        paths = tuple(path for found_paths in ways.values() for path in found_paths)
-        return replace(scan, findings=reached(scan.findings, self.needs, configurations), paths=paths)
+        configurations = [Configuration(one.paths[0].method, known, one.paths) for one in made]
+        paths = tuple(path for one in made for path in one.paths)
+        configured = replace(scan, findings=reached(scan.findings, self.needs, configurations), paths=paths)
+        return unread(configured, snapshot, self.settings)
+
+
+def _with_methods(scan: Scan, methods: Sequence[str]) -> Scan:
+    """The scan, if the engine has these methods.
+
+    Raises:
+        ConfigurationError: it has not.
+    """
+    known = sorted({runner.method for runner in scan.runners})
+    for method in methods:
+        if method not in known:
+            raise ConfigurationError(
+                f"{scan.target.spec} has no method {method!r}.", f"It has: {', '.join(known) or 'none'}."
+            )
+    return scan
 
 
 def _platform(scan: Scan) -> dict[str, str]:

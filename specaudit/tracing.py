@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -9,7 +10,7 @@ from specaudit.cache import Cache
 from specaudit.engines import ENGINES
 from specaudit.errors import ConfigurationError, IncompleteError
 from specaudit.index import Index
-from specaudit.model import Scan, Target
+from specaudit.model import NotLooked, Path, Scan, Target
 from specaudit.scan import Options, computing, document_of, snapshot_of
 from specaudit.snapshot import Snapshot
 
@@ -48,7 +49,7 @@ def trace(
             what, _, more = scan.errors[-1].error.partition(". ")
             raise IncompleteError(f"{target.spec} {what}.", more)
         with computing():
-            return traced(scan, snapshot, asked)
+            return unread(traced(scan, snapshot, asked), snapshot, asked.settings)
 
 
 def traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:
@@ -57,19 +58,56 @@ def traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:
     Raises:
         ConfigurationError: as :func:`trace`.
     """
-    from specaudit.classify.audit import trace as trace_index
+    from specaudit.classify.audit import tracing
 
-    known = sorted({runner.method for runner in scan.runners})
-    if asked.method is not None and asked.method not in known:
-        raise ConfigurationError(
-            f"{scan.target.spec} has no method {asked.method!r}.", f"It has: {', '.join(known) or 'none'}."
-        )
     engine = ENGINES[snapshot.engine.name]
     settings = {**asked.settings, **_architectures(asked)}
-    index = Index(snapshot.narrowed(engine.wants))
-    methods = [asked.method] if asked.method else known
-    paths = tuple(path for method in methods for path in trace_index(index, method, settings, scan.verifiers))
-    return replace(scan, paths=paths)
+    _check(settings, engine.config.count_field)
+    known = sorted({runner.method for runner in scan.runners})
+    methods = known if asked.method is None else [asked.method]
+    drawn = {path.method for path in scan.paths}
+    if not settings and drawn.issuperset(methods):  # nothing is set: the scan has the answer
+        return replace(scan, paths=tuple(path for method in methods for path in scan.paths if path.method == method))
+    way = tracing(Index(snapshot.narrowed(engine.wants)), scan.verifiers)
+    if asked.method is not None:
+        return replace(scan, paths=way(asked.method, settings))
+    paths: list[Path] = []
+    refused: dict[str, ConfigurationError] = {}
+    for method in methods:
+        try:
+            paths += way(method, settings)
+        except ConfigurationError as bad:
+            refused[method] = bad
+    if refused and not paths:
+        raise next(iter(refused.values()))
+    items = tuple(NotLooked(f"the path of {method}", bad.message) for method, bad in refused.items())
+    return replace(scan, paths=tuple(paths), not_looked=(*scan.not_looked, *items))
+
+
+def _check(settings: Mapping[str, str | None], count_field: str) -> None:
+    """Refuses what no engine could understand."""
+    for name, value in settings.items():
+        if name.endswith((".architecture", ".architectures")) and not str(value).isidentifier():
+            raise ConfigurationError(
+                f"{value!r} cannot be the architecture of a model.",
+                "Write the name in `architectures` of its config.json, as LlamaForCausalLM.",
+            )
+    count = settings.get(count_field)
+    if count is not None and not re.fullmatch(r"-?[0-9]{1,9}", count):
+        raise ConfigurationError(f"{count_field} must be a whole number, not {count}.", "Correct the configuration.")
+
+
+def unread(scan: Scan, snapshot: Snapshot, settings: Mapping[str, str | None]) -> Scan:
+    """The scan, saying which environment variables nothing reads: an engine ignores these without a word."""
+    index = Index(snapshot.narrowed(ENGINES[snapshot.engine.name].wants))
+    why = "no file that classification reads mentions this variable"
+    items = tuple(NotLooked(name, why) for name in settings if name.isupper() and not _mentioned(index, name))
+    return replace(scan, not_looked=(*scan.not_looked, *items))
+
+
+def _mentioned(index: Index, name: str) -> bool:
+    word = re.compile(rb"\b%s\b" % re.escape(name).encode())
+    return any(word.search(index.read(path)) for path in index.mentioning(name.encode()))
 
 
 def _architectures(asked: Asked) -> dict[str, str]:

@@ -91,7 +91,7 @@ def scan(
     from specaudit.cli.caching import cached
     from specaudit.console import Progress, complain, show_fleet, show_scan
     from specaudit.report.gate import fit
-    from specaudit.scan import Options, only_methods, scan_all
+    from specaudit.scan import Options, scan_all
 
     progress = Progress(quiet)
     gate = _gate(fail_on, baseline, ignore, expect, None if no_rules else rules or ())
@@ -119,9 +119,8 @@ def scan(
                 _note_errors(outcome.scan)
             outcomes.append(outcome)
             if not json and outcome.error is None and not (together and outcome.scan.target.host):
-                shown = only_methods(outcome.scan, tuple(method or ())) if method else outcome.scan
-                page.put(partial(show_scan, shown, brief=brief))
-    scans = [only_methods(o.scan, tuple(method)) if method and o.error is None else o.scan for o in outcomes]
+                page.put(partial(show_scan, _narrowed(outcome, method or ()), brief=brief))
+    scans = [_narrowed(outcome, method or ()) for outcome in outcomes]
     fleet = _compared(outcomes) if together else None
     if fleet is not None and not json:
         by_host = {one.target.spec: one for one in scans}
@@ -171,6 +170,15 @@ def _note_errors(scan: Scan) -> None:
         note(f"{scan.target.spec}: not examined: {failure.path + ': ' if failure.path else ''}{failure.error}")
     if len(scan.errors) > _TOLD:
         note(f"{scan.target.spec}: {len(scan.errors) - _TOLD} more errors are in the document")
+
+
+def _narrowed(outcome: Outcome, methods: Sequence[str]) -> Scan:
+    """The scan with what concerns some methods alone, which may be named by aliases: their paths have their names."""
+    from specaudit.scan import only_methods
+
+    if not methods or outcome.error is not None:
+        return outcome.scan
+    return only_methods(outcome.scan, (*methods, *(path.method for path in outcome.scan.paths)))
 
 
 def _compared(outcomes: Iterable[Outcome]) -> Fleet:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,9 @@ import typer
 from specaudit.cli import machines
 from specaudit.cli.root import sub_app
 from specaudit.errors import ConfigurationError, Exit
+
+#: Bytes; a speculative configuration has some hundred.
+_LIMIT = 1 << 20
 
 app = sub_app()
 
@@ -59,7 +63,7 @@ def trace(
             f"--method says {method}, the configuration says {named}.", "Leave out one of the two."
         )
     asked = Asked(
-        method=method or named,
+        method=named if method is None else method,
         settings={**settings, **read_environment(env or ())},
         model_architecture=model_arch,
         draft_architecture=draft_arch,
@@ -83,26 +87,49 @@ def read_configuration(text: str) -> dict[str, str | None]:
         ConfigurationError: neither JSON nor a readable file with JSON; or not an object of plain values.
     """
     import json
-    from pathlib import Path
 
     source = "--speculative-config"
+    text = text.removeprefix("\ufeff")
     if not text.lstrip().startswith("{"):
-        source = text
-        try:
-            text = Path(text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as bad:
-            why = bad.strerror if isinstance(bad, OSError) else "it is not text"
-            raise ConfigurationError(
-                f"{source} is neither a JSON object nor a file that can be read: {why}.",
-                """Write for example --speculative-config '{"method": "eagle3", "num_speculative_tokens": 3}'.""",
-            ) from bad
+        source, text = text, _read(text)
     try:
-        values = json.loads(text)
+        values = json.loads(text, object_pairs_hook=partial(_object, source), parse_constant=partial(_refused, source))
     except (ValueError, RecursionError) as bad:
-        raise ConfigurationError(f"{source} is no JSON: {bad}.", "Check quotes and commas.") from bad
+        why = "it holds a number of thousands of digits" if "int_max_str_digits" in str(bad) else bad
+        raise ConfigurationError(f"{source} is no JSON: {why}.", "Check quotes and commas.") from bad
     if not isinstance(values, dict):
         raise ConfigurationError(f"{source} is no JSON object.", 'Write the options as {"name": value, …}.')
     return {name: _setting(value) for name, value in values.items()}
+
+
+def _read(file: str) -> str:
+    """The text of a file; it may be a pipe (``<(…)``)."""
+    try:
+        with open(file, "rb") as stream:
+            data = stream.read(_LIMIT + 1)
+        if len(data) > _LIMIT:
+            raise ConfigurationError(f"{file} is larger than a speculative configuration.", "Check the path.")
+        return data.decode("utf-8-sig")
+    except (OSError, ValueError) as bad:
+        why = bad.strerror if isinstance(bad, OSError) else "it is not text"
+        raise ConfigurationError(
+            f"{file} is neither a JSON object nor a file that can be read: {why}.",
+            """Write for example --speculative-config '{"method": "eagle3", "num_speculative_tokens": 3}'.""",
+        ) from bad
+
+
+def _object(source: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object in which nothing is said twice: readers differ in which of the two counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(f"{source} says {twice!r} twice.", "Leave out one of the two.")
+    return found
+
+
+def _refused(source: str, word: str) -> None:
+    raise ConfigurationError(f"{source} holds {word}, which is no JSON.", "Write a number.")
 
 
 def _setting(value: Any) -> str | None:
@@ -120,10 +147,11 @@ def read_environment(items: Iterable[str]) -> Mapping[str, str]:
     Raises:
         ConfigurationError: an item has no equals sign or no name.
     """
-    found = {}
+    found: dict[str, str] = {}
     for item in items:
         name, equals, value = item.partition("=")
         if not name or not equals:
             raise ConfigurationError(f"--env {item!r} has no value.", "Write --env NAME=VALUE.")
-        found[name] = value
+        if found.setdefault(name, value) != value:
+            raise ConfigurationError(f"--env says {name} twice, with different values.", "Leave out one of the two.")
     return found

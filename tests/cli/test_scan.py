@@ -124,6 +124,16 @@ def test_one_method_can_be_shown_alone(specaudit: Callable[..., Said], release: 
     assert (wrong.code, "telepathy" in wrong.err, "dflash" in wrong.err) == (2, True, True)
 
 
+def test_a_method_of_an_engine_whose_paths_are_not_drawn_is_shown_alone(
+    specaudit: Callable[..., Said], release: Callable[[str], Path]
+) -> None:
+    target = f"dir:{release('sglang==0.5.9')}"
+    said = specaudit("scan", target, "--no-rules", "--json", "--method", "EAGLE")
+    assert (said.code, {runner["method"] for runner in said.document["runners"]}) == (0, {"EAGLE"})
+    wrong = specaudit("scan", target, "--no-rules", "--method", "eagle")
+    assert (wrong.code, "EAGLE3" in wrong.err) == (2, True)
+
+
 def test_brief_leaves_the_tables_out(specaudit: Callable[..., Said], release: Callable[[str], Path]) -> None:
     said = specaudit("scan", f"dir:{release('0.33.0')}", "--no-rules", "--brief")
     assert "verifier" in said.out

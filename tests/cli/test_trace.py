@@ -101,6 +101,18 @@ def test_the_draft_architecture_chooses_the_proposer(trace: Callable[..., Said])
         (["--speculative-config", "[]"], "neither a JSON object nor a file"),
         (["--speculative-config", "/no/such/file"], "No such file"),
         (["--env", "NOVALUE"], "has no value"),
+        (["--env", "A=1", "--env", "A=2"], "says A twice"),
+        (["--method", ""], "no method ''"),
+        (["--speculative-config", '{"method": "mtp", "method": "eagle"}'], "says 'method' twice"),
+        (["--speculative-config", '{"method": "mtp", "num_speculative_tokens": NaN}'], "NaN"),
+        (["--speculative-config", '{"method": "mtp", "num_speculative_tokens": 1e999}'], "whole number"),
+        (["--speculative-config", '{"method": "mtp", "num_speculative_tokens": "x"}'], "whole number"),
+        (["--speculative-config", '{"method": "mtp", "n": %s}' % ("9" * 5000)], "thousands of digits"),
+        (["--speculative-config", "/dev/zero"], "larger than a speculative configuration"),
+        (["--speculative-config", "/"], "Is a directory"),
+        (["--speculative-config", "a\0b"], "neither a JSON object nor a file"),
+        (["--method", "mtp", "--model-arch", ""], "cannot be the architecture"),
+        (["--method", "mtp", "--draft-arch", "a b\x1b[31m"], "cannot be the architecture"),
     ],
 )
 def test_bad_input(trace: Callable[..., Said], arguments: list[str], told: str) -> None:
@@ -108,3 +120,41 @@ def test_bad_input(trace: Callable[..., Said], arguments: list[str], told: str) 
     assert (said.code, said.out) == (2, "")
     assert told in said.err
     assert "  try: " in said.err
+
+
+def test_a_configuration_may_begin_with_a_byte_order_mark(trace: Callable[..., Said], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"method": "eagle3"}', encoding="utf-8-sig")
+    for given in (str(tmp_path / "config.json"), '\ufeff{"method": "eagle3"}'):
+        assert {path["method"] for path in trace("--speculative-config", given, "--json").paths} == {"eagle3"}
+
+
+def test_an_alias_that_the_engine_rewrites_is_the_method_that_it_becomes(
+    trace: Callable[..., Said], release: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert trace("--method", "deepseek_mtp", "--json").paths == trace("--method", "mtp", "--json").paths
+    code = run(["scan", f"dir:{release('0.33.0')}", "--no-rules", "--method", "deepseek_mtp", "--json"])
+    document = json.loads(capfd.readouterr().out)
+    assert (code, {runner["method"] for runner in document["runners"]}) == (0, {"mtp"})
+
+
+def test_without_settings_the_paths_are_those_of_the_scan(
+    trace: Callable[..., Said], release: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run(["scan", f"dir:{release('0.33.0')}", "--no-rules", "--json"])
+    scanned = json.loads(capfd.readouterr().out)["paths"]
+    traced = trace("--json").paths
+    assert len(traced) == len(scanned) > 8
+    assert all(path in scanned for path in traced)
+    (one,) = trace("--method", "dflash", "--speculative-config", '{"num_speculative_tokens": 8}', "--json").paths
+    assert one["hops"] == next(path["hops"] for path in traced if path["method"] == "dflash")
+
+
+def test_a_method_that_the_settings_exclude_does_not_hide_the_others(trace: Callable[..., Said]) -> None:
+    said = trace("--env", "VLLM_USE_V2_MODEL_RUNNER=1", "--env", "VLLM_NOT_THERE=1", "--json")
+    items = {item["what"]: item["why"] for item in json.loads(said.out)["not_looked"]}
+    assert {path["runner"] for path in said.paths} == {"v2"}
+    assert "refuses it" in items["the path of suffix"]
+    assert "mentions this variable" in items["VLLM_NOT_THERE"]
+    assert "VLLM_USE_V2_MODEL_RUNNER" not in items
+    text = trace("--method", "dflash", "--env", "VLLM_NOT_THERE=1").out
+    assert "VLLM_NOT_THERE (no file" in " ".join(text.split())
