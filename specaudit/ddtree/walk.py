@@ -148,7 +148,7 @@ def _store_argmax(target_ptr, best_ptr, best_id_ptr, start, row, real, splits, S
 
 
 def walk(target: Tensor, tokens: Tensor, tree: Tree, row_starts: Tensor, out: Walk | None = None) -> Walk:
-    """See reference.walk. All tensors contiguous."""
+    """See reference.walk. All tensors contiguous; trees past the requests of row_starts are not looked at."""
     out = out or Walk.empty(tree.batch, tree.max_depth, target.device, target.dtype)
     _launch(target, tokens, tree, row_starts, out, None, None, 1)
     return out
@@ -207,7 +207,7 @@ def _launch(
     if depth < tree.max_depth:
         raise ValueError(f"the walk has room for {depth} accepted nodes, the tree may be {tree.max_depth} deep")
     padded = max(32, triton.next_power_of_2(rows))
-    _walk[(tree.batch,)](
+    _walk[(row_starts.shape[0] - 1,)](
         target, tokens, row_starts, tree.num_rows, tree.parents, tree.depths, tree.ancestors,
         out.accepted, out.emitted, out.num_accepted, out.num_emitted, best, best_id, splits, rows, depth,
         tree.ancestors.shape[2], ROWS=padded, DEPTHS=triton.next_power_of_2(1 + depth),

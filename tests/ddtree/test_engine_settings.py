@@ -65,7 +65,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("both", "cache_config.kv_sharing_fast_prefill", True, "switch it off"),
     ("both", "watermark_config", SimpleNamespace(), "use the stock chain"),
     ("both", "compilation_config.cudagraph_mode", SimpleNamespace(name="FULL"), "use FULL_AND_PIECEWISE"),
-    ("both", "attention_config.backend", SimpleNamespace(name="FLASHINFER"), "set attention_backend to it"),
+    ("both", "attention_config.backend", SimpleNamespace(name="FLASHINFER"), "set attention_backend so"),
     ("v2", "use_v2_model_runner", False, "use what V2 supports"),
     ("v1", "scheduler_config.async_scheduling", False, "switch it on"),
     ("v1", "lora_config", SimpleNamespace(), "use the stock chain"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from specaudit.ddtree.engine import hooks
 from specaudit.ddtree.engine.settings import Settings, default_max_batch, read
 from specaudit.ddtree.engine.state import CHAIN, TREE, VOID, Step, TreeState, chain_only
 
@@ -127,3 +128,20 @@ def test_the_policy_is_a_schedule_over_batch_sizes() -> None:
     assert settings.schedule(128) == [(1, 4, 64), (5, 32, K), (33, 128, 0)]
     assert settings.schedule(4) == [(1, 4, 64)]
     assert Settings(budget=64, max_batch=4, horizon=K).schedule(128) == [(1, 4, 64), (5, 128, K)]
+
+
+def test_a_plugins_logits_processor_makes_every_tree_a_chain() -> None:
+    """It may read the tokens before a row, and no configuration names it."""
+    s = state()
+    hooks.new_request(SimpleNamespace(tree=s), 2, params(), custom_processors=False)
+    assert int(s.budgets[2]) == 16
+    s.custom_processors = True
+    hooks.new_request(SimpleNamespace(tree=s), 2, params(), custom_processors=False)
+    assert int(s.budgets[2]) == 0
+
+
+def test_hooks_do_nothing_for_an_engine_without_trees() -> None:
+    for drafter in (None, SimpleNamespace(), SimpleNamespace(tree="of another kind")):
+        assert hooks.tree_of(drafter) is None
+        assert hooks.classify(drafter, object(), 16) == 16
+        hooks.new_request(drafter, 0, params(), custom_processors=True)

@@ -293,3 +293,22 @@ def test_stage_gathers_slots_and_cuts_trees(device, seed, nodes) -> None:
         assert dense.diagonal().all()
         others = dense & ~torch.eye(nodes + 1, dtype=torch.bool)
         assert not others[:, int(expected.num_rows[b]) :].any()
+
+
+def test_buffers_of_more_requests_than_the_step_has(device: torch.device) -> None:
+    """An engine's buffers are made for its largest batch: what lies behind the step's requests stays as it is."""
+    logits = torch.randn(3, 4, 30, generator=torch.Generator().manual_seed(5))
+    tree = reference.build(logits, 6)
+    trees = Tree(**{name: x.to(device) for name, x in tree.tensors().items()}, horizon=4)
+    row_starts = torch.arange(0, 15, 7, dtype=torch.int32, device=device)  # two of the three
+    tokens = trees.tokens[:2].flatten()
+    target = torch.randint(0, 30, (14,), generator=torch.Generator().manual_seed(6)).int().to(device)
+    target[0], target[7] = tokens[1], tokens[8]
+    out = Walk.empty(3, 4, device)
+    out.num_accepted.fill_(9)
+    kernels.walk(target, tokens, trees, row_starts, out)
+    first = Tree(**{name: x[:2].cpu() for name, x in trees.tensors().items()}, horizon=4)
+    expected = reference.walk(target.cpu(), tokens.cpu(), first, row_starts.cpu())
+    for name, value in expected.tensors().items():
+        assert torch.equal(getattr(out, name)[:2].cpu(), value), name
+    assert int(out.num_accepted[2]) == 9

@@ -26,4 +26,4 @@ def new_request(drafter: Any, slot: int, params: Any, custom_processors: bool) -
     """V2, where a request gets its slot."""
     tree = tree_of(drafter)
     if tree is not None:
-        tree.void(slot, chain_only(params, custom_processors))
+        tree.void(slot, chain_only(params, custom_processors or tree.custom_processors))

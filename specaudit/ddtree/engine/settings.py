@@ -115,7 +115,7 @@ def refusals(vllm_config: Any, runner: str) -> list[str]:
             "cudagraph_mode FULL captures mixed batches, too: use FULL_AND_PIECEWISE",
         ),
         (has(model, "disable_cascade_attn") is False, "cascade attention: leave disable_cascade_attn at its default"),
-        (attention is not None and attention.name != "FLASH_ATTN", "trees need FLASH_ATTN: set attention_backend to it"),
+        (attention is not None and attention.name != "FLASH_ATTN", "trees need FLASH_ATTN: set attention_backend so"),
         (runner == "v2" and not use_v2, "vLLM picks its V1 runner here (it logs why): use what V2 supports"),
         (runner == "v1" and _v2_forced(), "this recipe is for the V1 model runner: unset VLLM_USE_V2_MODEL_RUNNER"),
         (runner == "v1" and not vllm_config.scheduler_config.async_scheduling, "asynchronous scheduling is off: on V1 "

@@ -50,6 +50,7 @@ class TreeState:
         self.budgets = torch.full((slots,), settings.budget, dtype=torch.int32, device=device)
         self.kinds = np.zeros(slots, dtype=np.int8)  # what each slot's drafts are: VOID, CHAIN or TREE
         self.step: Step | None = None
+        self.custom_processors = False  # whether the engine has logits processors that it does not know itself
 
     def begin_step(self, state: Any, uniform: int | None) -> int | None:
         """Hook of gather_batch_req_state: classifies the batch and returns the uniform length that may pick a graph.

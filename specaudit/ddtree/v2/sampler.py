@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from vllm.v1.worker.gpu.input_batch import get_num_sampled_and_rejected
 from vllm.v1.worker.gpu.metrics.logits import get_num_nans
@@ -115,11 +114,10 @@ class TreeRejectionSampler(RejectionSampler):
             is_drafting=False,
             use_fp64=self.sampler.use_fp64_gumbel,
         )
-        requests = idx_mapping.shape[0]
-        chunk = slice(self._first, self._first + requests)
+        first, requests = self._first, idx_mapping.shape[0]
         self._first += requests
-        out = _walk_slice(self.state.walk, chunk)
-        walk(target, verify_draft_sampled, _tree_slice(self.state.batch, chunk), cu_num_logits, out)
+        out = self._output(first, requests)
+        walk(target, verify_draft_sampled, self._trees(first), cu_num_logits, out)
         return processed, out.emitted, out.num_emitted
 
     def _get_logprobs_tensors(
@@ -141,17 +139,18 @@ class TreeRejectionSampler(RejectionSampler):
             sampled, num_sampled, logits, cu_num_logits, cu_num_logits_np, max_num_logprobs
         )
 
+    def _trees(self, first: int) -> Tree:
+        """The step's trees from that request on."""
+        tree = self.state.batch
+        return Tree(**{n: x[first:] for n, x in tree.tensors().items()}, horizon=tree.horizon) if first else tree
 
-def _tree_slice(tree: Tree, chunk: slice) -> Tree:
-    return Tree(**{name: x[chunk] for name, x in tree.tensors().items()}, horizon=tree.horizon)
-
-
-def _walk_slice(out: Walk, chunk: slice) -> Walk:
-    """Views of the static walk, with emitted tokens and counts of their own: the engine copies those to the host while
-    the next step already runs."""
-    return Walk(
-        accepted=out.accepted[chunk],
-        emitted=torch.empty_like(out.emitted[chunk]),
-        num_accepted=out.num_accepted[chunk],
-        num_emitted=torch.empty_like(out.num_emitted[chunk]),
-    )
+    def _output(self, first: int, requests: int) -> Walk:
+        """The static walk from that request on, with emitted tokens and counts of their own: the engine copies those to
+        the host while the next step already runs."""
+        out = self.state.walk
+        return Walk(
+            accepted=out.accepted[first:] if first else out.accepted,
+            emitted=out.emitted.new_empty(requests, out.emitted.shape[1]),
+            num_accepted=out.num_accepted[first:] if first else out.num_accepted,
+            num_emitted=out.num_emitted.new_empty(requests),
+        )

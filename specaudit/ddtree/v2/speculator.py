@@ -68,6 +68,8 @@ class DDTreeSpeculator(DFlashSpeculator):
         runner.rejection_sampler = TreeRejectionSampler(
             runner.sampler, runner.speculative_config, runner.device, state=self.tree
         )
+        processors = getattr(runner.sampler, "logits_processors", ())  # plugins' ones are in no configuration
+        self.tree.custom_processors = any(not type(p).__module__.startswith("vllm.") for p in processors)
         self.commit = Commit(runner.kv_cache_config.kv_cache_groups, layers, self.draft_attn_layer_names)
 
     def prepare_rows(self, input_batch: Any, num_computed: Tensor, prefill_lens: Tensor) -> None:
