@@ -27,6 +27,7 @@ from specaudit.model import Audit, Environment, Failure, Finding, NotLooked, Pat
 from specaudit.serving import repointed, with_paths
 from specaudit.snapshot import Snapshot, take
 from specaudit.syntax import broken
+from specaudit.targets import meant
 from specaudit.threads import threads
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ def scan_all(
             ):
                 return Outcome(_scanned(target, snapshot, servers, options), None, snapshot.hashes)
         except SpecauditError as bad:
+            if target.host is not None and meant(target.spec):
+                bad.hint = f"{bad.hint} {meant(target.spec)}"
             failures = (Failure("", bad.message),)
             return Outcome(Scan(Tool(__version__), target, None, Environment(), errors=failures), bad)
 

@@ -10,6 +10,7 @@ gpu1, root@host   a machine, over SSH; anything that ``ssh`` understands
 
 from __future__ import annotations
 
+import os
 import re
 from enum import Enum
 
@@ -17,7 +18,10 @@ from specaudit.errors import TargetError
 from specaudit.model import Target
 
 LOCAL = "@local"
-_PINNED = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*==\s*(?P<version>[A-Za-z0-9.!+_-]+)")
+#: Extras (``vllm[audio]``) ask for more projects; the release is the same.
+_PINNED = re.compile(
+    r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[\w\s.,-]*\])?\s*==\s*(?P<version>[A-Za-z0-9.!+_-]+)"
+)
 #: Of several ``@`` the last one ends the user's name, as with ssh (``ann@corp@gpu1``, ``CORP\\ann@gpu1``).
 _USER = r"([\w%][\w.+%@\\-]*@)?"
 _HOST = re.compile(
@@ -81,8 +85,20 @@ def kind_of(spec: str) -> Kind:
         return Kind.MACHINE
     raise TargetError(
         f"{spec!r} is no target.",
-        "Write @local, dir:PATH, wheel:FILE, git:PATH@REF, vllm==VERSION, or the name of a machine as ssh knows it.",
+        meant(spec)
+        or "Write @local, dir:PATH, wheel:FILE, git:PATH@REF, vllm==VERSION, or the name of a machine as ssh knows it.",
     )
+
+
+def meant(spec: str) -> str:
+    """What someone probably meant by something that is no target, or a machine that is not there; ``""``: no idea."""
+    if os.path.isdir(spec):
+        return f"Write dir:{spec} for the folder of that name."
+    if os.path.isfile(spec):
+        return f"Write wheel:{spec}, if the file is a wheel."
+    if spec.lower() in ("vllm", "sglang"):
+        return f"Write {spec.lower()}==VERSION for a release; leave it out for the {spec} of this environment."
+    return ""
 
 
 def checkout(spec: str) -> tuple[str, str]:
@@ -104,6 +120,16 @@ def pinned(spec: str) -> tuple[str, str]:
         TargetError: it is written otherwise; a range of versions would not name one thing to examine.
     """
     parts = _PINNED.fullmatch(spec.strip())
-    if parts is None or parts["version"].endswith("."):
+    if parts is None or not _is_version(parts["version"]):
         raise TargetError(f"{spec!r} names no single release.", "Write vllm==VERSION or sglang==VERSION.")
     return re.sub(r"[-_.]+", "-", parts["name"]).lower(), parts["version"]
+
+
+def _is_version(text: str) -> bool:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True

@@ -169,6 +169,8 @@ class WheelHost:
         self._path = path
         self._cache: DerivedCache = cache or NoCache()
         try:
+            if not path.is_file() and path.exists():  # a pipe would wait for its writer, a device never ends
+                raise TargetError(f"{path} is no file.", "Check the path after wheel:.")
             self._file = path.open("rb")
         except OSError as bad:
             raise TargetError(f"{path} cannot be opened: {bad.strerror}.", "Check the path after wheel:.") from bad

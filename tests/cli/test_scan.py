@@ -134,6 +134,14 @@ def test_a_method_of_an_engine_whose_paths_are_not_drawn_is_shown_alone(
     assert (wrong.code, "EAGLE3" in wrong.err) == (2, True)
 
 
+def test_the_name_of_an_engine_alone_is_taken_for_a_machine_and_what_else_to_write_is_said(
+    specaudit: Callable[..., Said], tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text("Host vllm\n  HostName 127.0.0.1\n  Port 1\n")
+    said = specaudit("scan", "vllm", "--ssh-config", str(tmp_path / "config"), "-q")
+    assert (said.code, "vllm==VERSION" in said.err) == (3, True)
+
+
 def test_brief_leaves_the_tables_out(specaudit: Callable[..., Said], release: Callable[[str], Path]) -> None:
     said = specaudit("scan", f"dir:{release('0.33.0')}", "--no-rules", "--brief")
     assert "verifier" in said.out
@@ -163,7 +171,10 @@ def test_no_colour_reaches_a_pipe(specaudit: Callable[..., Said], release: Calla
         (["scan", "dir:/no/such/path"], 2, "does not exist"),
         (["scan", "dir:/dev"], 2, "holds no engine"),
         (["scan", "wheel:/no/such.whl"], 2, "No such file"),
-        (["scan", "wheel:/dev/null"], 2, "no complete wheel"),
+        (["scan", "wheel:/dev/null"], 2, "is no file"),
+        (["scan", "wheel:/dev/zero"], 2, "is no file"),
+        (["scan", "wheel:/etc/passwd"], 2, "no complete wheel"),
+        (["scan", "vllm==latest"], 2, "no single release"),
         (["scan", "vllm>=1"], 2, "no single release"),
         (["scan", "requests==2.0"], 2, "no engine that can be examined"),
         (["scan", "./here"], 2, "no target"),
