@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -306,9 +307,21 @@ def test_diff_of_two_releases(program: Program, documents: dict[str, Path], rele
         "changed   tree attention: static -> dead",
         "changed   finding first-prefill-lookahead-zeroed: present -> fixed",
         "changed   finding removed-method-medusa: not-applicable -> present",
+        "changed   proposer EagleProposer (v1): topology chain-autoregressive, chain-parallel, tree-static -> "
+        "chain-autoregressive, chain-parallel",
+        "changed   proposer EagleProposer (v1): reachable default -> conditional",
+        "appeared  verifier _rejection_kernel (v2)",
     ):
         assert line in said.out, line
-    assert "verifier _rejection_kernel" in said.out
+
+
+def test_diff_of_walks_and_options(program: Program, documents: dict[str, Path], release: Release) -> None:
+    said = program("diff", f"dir:{release('0.29.0')}", documents["0.33.0"], "-q")
+    for line in (
+        "changed   verifier _rejection_kernel (v2): walk block, linear, synthetic -> block, linear, lossy, synthetic",
+        "changed   option rejection_sample_method=standard (v2): ignored -> honoured",
+    ):
+        assert line in said.out, line
 
 
 def test_diff_as_json_and_as_a_gate(program: Program, documents: dict[str, Path]) -> None:
@@ -479,3 +492,36 @@ def test_nothing_that_is_printed_is_a_command_to_a_ci_service(capsys: pytest.Cap
     assert not [line for line in (out + err).splitlines() if line.lstrip().startswith("::")]
     assert "##[" not in out + err
     assert "\x1b" not in out + err
+
+
+# --- the workflow in the README -------------------------------------------------------------------------------------
+
+
+def workflow() -> Any:
+    import yaml
+
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    document = text[text.index("```yaml\nname: ") :].removeprefix("```yaml\n").partition("```")[0]
+    return yaml.safe_load(document)
+
+
+def test_the_workflow_in_the_readme_does_what_it_says(
+    program: Program, release: Release, documents: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    (tmp_path / "site-packages").symlink_to(release("0.33.0"))
+    (tmp_path / "speculative.json").write_text('{"method": "eagle3", "num_speculative_tokens": 3}')
+    shutil.copy(documents["0.33.0"], tmp_path / "baseline.json")
+    (job,) = workflow()["jobs"].values()
+    commands = [shlex.split(step["run"]) for step in job["steps"] if step.get("run", "").startswith("specaudit ")]
+    assert [words[1] for words in commands] == ["scan", "report"]
+    scan, report = (program(*words[1:]) for words in commands)
+    assert (scan.code, report.code) == (0, 0), scan.err + report.err
+    uploads = [step["with"] for step in job["steps"] if "upload" in step.get("uses", "")]
+    for name in (uploads[0]["sarif_file"], *uploads[1]["path"].split()):
+        assert (tmp_path / name).stat().st_size > 1000, name
+    assert (tmp_path / "summary.md").read_text().startswith("## vllm 0.33.0")
+    shutil.copy(documents["0.20.1"], tmp_path / "baseline.json")
+    assert program(*commands[1][1:]).code == 1
+    monkeypatch.undo()
