@@ -16,7 +16,7 @@ from vllm.v1.sample.rejection_sampler import GREEDY_TEMPERATURE, RejectionSample
 
 from ..engine.rows import path_rows
 from ..kernels import greedy_walk, walk
-from ..layout import Tree, Walk
+from ..layout import Walk
 from .proposer import DDTreeProposer
 
 
@@ -36,19 +36,14 @@ class TreeRejectionSampler(RejectionSampler):
         requests = len(metadata.num_draft_tokens)
         row_starts = torch.nn.functional.pad(metadata.cu_num_sampled_tokens, (1, 0))
         tokens = self.proposer.runner.input_ids.gpu[metadata.logits_indices]
-        batch = Tree(**{n: x[:requests] for n, x in state.batch.tensors().items()}, horizon=state.batch.horizon)
-        out = Walk(
-            accepted=state.walk.accepted[:requests],
-            emitted=torch.empty(requests, 1 + state.batch.max_depth, dtype=torch.int32, device=logits.device),
-            num_accepted=state.walk.num_accepted[:requests],
-            num_emitted=state.walk.num_emitted[:requests],
-        )
+        emitted = torch.empty(requests, 1 + state.batch.max_depth, dtype=torch.int32, device=logits.device)
+        out = replace(state.walk, emitted=emitted)  # the runner reads it after the next step began
         processed = logits
         if self._is_plain(sampling_metadata):
-            greedy_walk(logits, tokens, batch, row_starts, out)
+            greedy_walk(logits, tokens, state.batch, row_starts, out)
         else:
             processed, target = self._target_tokens(metadata, logits, sampling_metadata)
-            walk(target, tokens, batch, row_starts, out)
+            walk(target, tokens, state.batch, row_starts, out)
         logprobs = None
         if sampling_metadata.max_num_logprobs is not None:
             source = processed if self.is_processed_logprobs_mode else logits
@@ -100,7 +95,7 @@ class TreeRejectionSampler(RejectionSampler):
     def _path_logprobs(self, logits: Tensor, out: Walk, row_starts: Tensor, count: int) -> Any:
         """Log-probabilities of the emitted tokens [B * (1 + D)], from a request's rows in path order."""
         width = out.emitted.shape[1]
-        order = path_rows(out.accepted, row_starts, logits.shape[0])
+        order = path_rows(out.accepted[: row_starts.shape[0] - 1], row_starts, logits.shape[0])
         places = (row_starts[:-1, None] + torch.arange(width, device=logits.device)).clamp(max=logits.shape[0] - 1)
         chosen = logits[order[places.flatten()]].float()
         if not self.is_logits_logprobs_mode:

@@ -40,6 +40,7 @@ RELIED_ON = {
     RUNNER: {
         "GPUModelRunner._prepare_inputs": "self scheduler_output num_scheduled_tokens",
         "GPUModelRunner._compute_prev_positions": "self num_reqs",
+        "GPUModelRunner._may_reorder_batch": "self scheduler_output",
     },
 }
 
