@@ -56,7 +56,7 @@ class DDTreeProposer(DFlashProposer):
         runner.rejection_sampler = TreeRejectionSampler(runner.sampler, runner.speculative_config, runner.device, self)
         layers = self.runner.compilation_config.static_forward_context
         attach(self.runner.attn_groups, layers, self._draft_attn_layer_names, self.tree)
-        # The runner's own sorting: requests that decode come first, so that in a mixed batch no tree lies behind a prompt.
+        # the runner's own sorting: what decodes comes first, so that no tree of a mixed batch lies behind a prompt
         runner.reorder_batch_threshold = self.tree.rows
         self.commit = Commit(self.runner.kv_cache_config.kv_cache_groups, layers, self._draft_attn_layer_names)
 
