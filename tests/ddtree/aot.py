@@ -1,7 +1,7 @@
 """Compile Triton kernels ahead of time for GPUs that are not here, and read what the assembler says of them.
 
 Run as a program (without TRITON_INTERPRET) it compiles every kernel of the package for every capability and prints one
-line each; `aot.py core` and `aot.py attention` are its halves. test_compile.py runs it that way.
+line each; `aot.py core`, `attention` and `engine` are its parts. test_compile.py runs it that way.
 """
 
 from __future__ import annotations
@@ -191,9 +191,10 @@ def integers(names: str) -> dict[str, str]:
 
 def main() -> int:
     from aot_attention import attention_kernels
+    from aot_engine import engine_kernels
 
     print(f"{'kernel':<28}{'sm':>5}{'registers':>11}{'shared B':>10}{'stack B':>9}")
-    lists = {"core": core_kernels, "attention": attention_kernels}
+    lists = {"core": core_kernels, "attention": attention_kernels, "engine": engine_kernels}
     for kernel in [kernel for name in sys.argv[1:] or lists for kernel in lists[name]()]:
         for c in aot_compile(*kernel[:3], CAPABILITIES, *kernel[3:]):
             print(f"{kernel.fn.__name__:<28}{c.capability:>5}{c.registers:>11}{c.shared:>10}{c.stack:>9}", flush=True)

@@ -1,0 +1,42 @@
+"""The kernels of engine/rows.py as the hooks launch them at N = 64, for ahead-of-time compilation: see aot.py."""
+
+from __future__ import annotations
+
+from aot import Kernel, integers, pointers
+
+from specaudit.ddtree.engine import rows
+
+TREES = "FromParents FromDepths FromChild FromSibling FromWords FromRows"
+TREES += " ToParents ToDepths ToChild ToSibling ToWords ToRows"
+
+
+def engine_kernels() -> list[Kernel]:
+    """By slot (V2) and by row of the step before (V1); slots and positions are int64 in both."""
+    sizes = {"W": 3, "BLOCK": 128}
+    prepared = pointers("*i64", "Positions Slots") | pointers("*i32", "ContextLens RowStarts NumComputed PrefillLens")
+    prepared |= pointers("*i32", TREES) | integers("requests tree_requests R")
+    chain = pointers("*i64", "Slots") | pointers("*i32", "Parents Depths Child Sibling Words Rows")
+    compacted = pointers("*i64", "OutPositions In InPositions") | integers("in_row out_row D")
+    compacted |= pointers("*i32", "OutStarts OutRejected InStarts Accepted NumAccepted")
+    return [
+        *(
+            Kernel(rows._prepare_kernel, prepared, sizes | {"WORDS": 4, "BY_SLOT": by_slot}, 4)
+            for by_slot in (True, False)
+        ),
+        Kernel(rows._chain_kernel, chain | integers("length R"), sizes, 4),
+        Kernel(
+            rows._scatter_kernel,
+            pointers("*i64", "Slots") | pointers("*i32", TREES) | integers("R"),
+            sizes | {"WORDS": 4},
+            4,
+        ),
+        *(
+            Kernel(
+                rows._compact_kernel,
+                compacted | pointers(kind, "Out"),
+                {"LAYERS": layers, "WIDTH": width, "BLOCK": 1024},
+                4,
+            )
+            for kind, layers, width in (("*bf16", 5, 4096), ("*fp32", 3, 512))
+        ),
+    ]
