@@ -91,9 +91,10 @@ def audit(index: Index) -> Audit:
 
 def _of_engine(index: Index, engine: Engine) -> Audit:
     reading = Reading(index, engine)
-    made = _read(reading)
-    reading.close()
-    return made
+    try:
+        return _read(reading)
+    finally:
+        reading.close()
 
 
 def _read(reading: Reading) -> Audit:

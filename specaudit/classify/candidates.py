@@ -33,6 +33,7 @@ def candidates(source: str, pieces: tuple[Slice, ...]) -> Iterator[Parsed]:
             and slices.has(text, slices.LOOPS)
             and slices.has(text, slices.LEAVES)
             and slices.has(text, slices.ELEMENTS)
+            and slices.has(text, slices.EQUALS)
         )
         parsed = slices.parse(piece) if tensor or loop else None
         if parsed is not None and tensor and sequences.of_tensors(parsed, functions):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from specaudit.classify.machine import Machine
 from specaudit.classify.runs import Oracle, Run, Seen
@@ -121,6 +122,7 @@ def answers(seed: int, forced: Mapping[int, bool], alone: int = NO_KEY, *, later
     return answer
 
 
+@lru_cache(maxsize=1 << 15)  # the same few are asked for in every run of every function
 def _mixed(key: int, seed: int) -> int:
     """A byte for each key and seed, without visible relation between them (the finish of splitmix64)."""
     word = ((key + 1) * 0x9E3779B97F4A7C15 + (seed + 1) * 0xD1342543DE82EF95) & _WORD

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-_DEFINITION = re.compile(r"^([ \t]*)(?:async[ \t]+)?(def|class)[ \t]+(\w+)", re.MULTILINE)
+#: What begins with literal characters is found ten times as fast as what begins with a line.
+_DEFINITION = re.compile(r"def[ \t]+(\w+)"), re.compile(r"class[ \t]+(\w+)")
+_BEFORE = re.compile(r"([ \t]*)(?:async[ \t]+)?")
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _LANGUAGE = re.compile(r"\btriton\.language as (\w+)|\bimport\b[^\n]*\b(tl)\b|\btriton import language as (\w+)")
 _IMPORTS = 12_000  # imports stand in the first characters of a file
@@ -18,7 +21,10 @@ LOOPS = ("for ", "while ")
 REDUCES = ("max(", "min(", "sum(", "cumprod(", "reduce(", "_scan(")
 LEAVES = ("break", "while ", "return")
 ELEMENTS = ("] == ", "] != ", "zip(")
+EQUALS = ("==", "!=")
 PREFIXES = ("cumprod(", "cummin(", "argmin(", "argmax(", "cumsum(", ".indices")
+
+_SIGNS = tuple(needle.encode() for needle in (*PREFIXES, *ELEMENTS))
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -70,7 +76,7 @@ class Parsed:
 
 def worth_reading(data: bytes) -> bool:
     """Whether a file can hold a candidate at all: something loaded by a kernel, or a running product and its like."""
-    return (b".load(" in data and b"jit" in data) or any(needle.encode() in data for needle in (*PREFIXES, *ELEMENTS))
+    return (b".load(" in data and b"jit" in data) or any(needle in data for needle in _SIGNS)
 
 
 def effort(data: bytes) -> int:
@@ -84,15 +90,24 @@ def functions(source: str) -> tuple[Slice, ...]:
     ends: list[int] = []
     scopes: list[tuple[int, str, int]] = []  # what is open: its indentation, its name, its place in ``found``
     line, at = 1, 0
-    for match in _DEFINITION.finditer(source):
-        start, indent = match.start(), len(match[1].expandtabs())
+    for start, indent, name, is_function in sorted(_definitions(source)):
         while scopes and scopes[-1][0] >= indent:
             ends[scopes.pop()[2]] = start
         line, at = line + source.count("\n", at, start), start
-        scopes.append((indent, f"{scopes[-1][1]}.{match[3]}" if scopes else match[3], len(found)))
-        found.append((scopes[-1][1], line, start) if match[2] == "def" else None)
+        scopes.append((indent, f"{scopes[-1][1]}.{name}" if scopes else name, len(found)))
+        found.append((scopes[-1][1], line, start) if is_function else None)
         ends.append(len(source))
     return tuple(Slice(f[0], f[1], source[f[2] : end]) for f, end in zip(found, ends, strict=True) if f is not None)
+
+
+def _definitions(source: str) -> Iterator[tuple[int, int, str, bool]]:
+    """Where the line of a definition starts, its indentation, its name, and whether it is a function."""
+    for pattern in _DEFINITION:
+        for match in pattern.finditer(source):
+            start = source.rfind("\n", 0, match.start()) + 1
+            before = _BEFORE.fullmatch(source, start, match.start())
+            if before is not None:
+                yield start, len(before[1].expandtabs()), match[1], pattern is _DEFINITION[0]
 
 
 def parse(piece: Slice) -> Parsed | None:
