@@ -490,6 +490,36 @@ def test_processes_that_cannot_be_seen_are_told(tmp_path: Path, venv: Path, left
     assert "running servers" not in {item.what for item in seen.scan.not_looked}
 
 
+def test_more_servers_than_are_listed_are_told(tmp_path: Path) -> None:
+    for pid in range(100, 100 + processes.MAX_SERVERS + 1):
+        look = process(tmp_path, SERVE, pid=pid)
+    assert len(processes.servers(look.proc)) == processes.MAX_SERVERS
+    assert "there may be more" in processes.hidden(look.proc, processes.MAX_SERVERS)
+    assert processes.hidden(look.proc, processes.MAX_SERVERS - 1) == ""
+
+
+def test_libraries_in_the_memory_of_a_process() -> None:
+    head = "7f0000000000-7f0000001000 r-xp 00000000 fe:00 123                  "
+    paths = [
+        "/opt/venv/lib/python3.12/site-packages/vllm/_C.abi3.so",
+        "/opt/my env/site-packages/sgl_kernel/sm90/common_ops.abi3.so",
+        "/srv/vllm/vllm/_moe_C.abi3.so",
+        "/a/vllm/x.so (deleted)",
+        "/a/vllm/x.so.1",
+        "/vllm/x.so",
+        "/a/xvllm/x.so",
+        "/" + "vllm/" * 800 + "x.so",
+        "[stack]",
+        "",
+    ]
+    assert processes.mapped("\n".join(head + path for path in paths)) == {
+        "/opt/venv/lib/python3.12/site-packages": "vllm",
+        "/opt/my env/site-packages": "sglang",
+        "/srv/vllm": "vllm",
+        "/" + "vllm/" * 798 + "vllm": "vllm",
+    }
+
+
 def test_a_server_whose_variables_are_not_known_is_said_to_be(tmp_path: Path, venv: Path) -> None:
     def forge(answer: Answer) -> Answer:
         header = json.loads(json.dumps(answer.header))

@@ -31,8 +31,6 @@ _COMMANDS = {"vllm": "vllm", "vllm.entrypoints.cli.main": "vllm", "sglang": "sgl
 _MODULE = re.compile(r"-[A-Za-ln-z]*m(.*)$")
 #: Titles that the engines give to their processes (vllm/utils/system_utils.py, sglang/srt/managers/scheduler.py).
 _TITLES = {"vllm": re.compile(r"VLLM::"), "sglang": re.compile(r"sglang::")}
-#: A compiled library of an engine in the memory of a process: the folder before it is what the process imports from.
-_MAPPED = re.compile(r" (/[^\n]*?)/(vllm|sgl_kernel)/[^\n]*\.so$", re.MULTILINE)
 _ENGINE_OF = {"vllm": "vllm", "sgl_kernel": "sglang"}
 _PORT = re.compile(r"[0-9]{1,5}\Z")
 _CONTAINER = re.compile(r"([0-9a-f]{64})")
@@ -94,13 +92,13 @@ def _strings(data: bytes) -> list[str]:
     return [part.decode("utf-8", "replace") for part in data.rstrip(b"\0").split(b"\0")] if data else []
 
 
-def hidden(proc: str) -> str:
-    """Why some or all processes cannot be seen; empty: nothing says that they cannot."""
+def hidden(proc: str, seen: int) -> str:
+    """Why some or all servers cannot be seen, of which ``seen`` are; empty: nothing says that they cannot."""
     if not os.path.exists(os.path.join(proc, "self")):
         return proc + " is not mounted there"
     if not os.path.exists(os.path.join(proc, "1")):
         return "the machine hides processes of other users (hidepid); use --sudo"
-    return ""
+    return "" if seen < MAX_SERVERS else f"{MAX_SERVERS} engine processes are listed; there may be more"
 
 
 def servers(proc: str) -> list[dict[str, Any]]:
@@ -127,11 +125,26 @@ def _processes(proc: str) -> Iterator[tuple[int, dict[str, Any]]]:
         roots = {}
         if engine or _PYTHON.match(os.path.basename(executable)):
             maps = read(os.path.join(folder, "maps"), MAPS_LIMIT).decode("utf-8", "replace")
-            roots = {root: _ENGINE_OF[package] for root, package in _MAPPED.findall(maps)}
+            roots = mapped(maps)
         engine = engine or next(iter(roots.values()), "")
         if engine:
-            mapped = [root for root, of in roots.items() if of == engine]
-            yield int(name), _entry(proc, name, engine, argv, executable, mapped)
+            own = [root for root, of in roots.items() if of == engine]
+            yield int(name), _entry(proc, name, engine, argv, executable, own)
+
+
+def mapped(maps: str) -> dict[str, str]:
+    """Folder -> engine, by the compiled libraries of engines in the memory of a process: it imports from there."""
+    found = {}
+    for line in maps.splitlines():
+        path = line[line.find(" /") + 1 :]
+        if not (path.startswith("/") and path.endswith(".so")):
+            continue
+        parts = path.split("/")
+        # The last such folder: a checkout is often called like the package in it (/src/vllm/vllm/_C.abi3.so).
+        at = max((number for number, part in enumerate(parts[:-1]) if part in _ENGINE_OF), default=0)
+        if at > 1:
+            found["/".join(parts[:at])] = _ENGINE_OF[parts[at]]
+    return found
 
 
 def _entry(proc: str, name: str, engine: str, argv: list[str], executable: str, roots: list[str]) -> dict[str, Any]:

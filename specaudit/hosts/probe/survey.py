@@ -56,7 +56,7 @@ def survey(request: dict[str, Any]) -> dict[str, Any]:
     gpus, why = hardware.gpus(request["smi"])
     return {
         "python": sys.executable, "uid": os.getuid(), "installations": found, "servers": running,
-        "servers_why": processes.hidden(request["proc"]), "gpus": gpus, "gpus_why": why,
+        "servers_why": processes.hidden(request["proc"], len(running)), "gpus": gpus, "gpus_why": why,
         "environment": (within[0] if len(within) == 1 else own).facts(),
     }  # fmt: skip
 
