@@ -6,6 +6,7 @@ that the configuration is known not to meet. What a configuration does not say r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -66,7 +67,8 @@ def _objections(
     paths = configuration.paths
     if _EVERY not in finding.methods and configuration.method not in finding.methods:
         concerned = ", ".join(finding.methods)
-        yield f"it concerns {concerned}, and the method is {configuration.method}", _hop(paths, "proposer", "config")
+        hop = _naming(configuration.method, paths) or _hop(paths, "proposer", "config")
+        yield f"it concerns {concerned}, and the method is {configuration.method}", hop
     runners = {path.runner for path in paths}
     if runners and runners.isdisjoint(finding.runner.split("+")):
         taken = " and ".join(sorted(runners))
@@ -77,6 +79,12 @@ def _objections(
             value = configuration.settings[need.option]
             state = f"is {value}" if value is not None else "is not set"
             yield f"it needs that {need.text}, and {need.option} {state}", None
+
+
+def _naming(method: str, paths: tuple[Path, ...]) -> Hop | None:
+    """The last line of the configuration that names the method: it chose the way."""
+    hops = [hop for path in paths for hop in path.hops if hop.what == "config"]
+    return next((hop for hop in reversed(hops) if re.search(rf"""["']{re.escape(method)}["']""", hop.text)), None)
 
 
 def _hop(paths: tuple[Path, ...], *kinds: HopKind) -> Hop | None:

@@ -117,6 +117,13 @@ def test_another_method_is_unreachable_with_the_hop_that_takes_another() -> None
     assert "vllm/v1/spec.py:3" in said.reason
 
 
+def test_the_line_that_names_the_method_is_the_hop() -> None:
+    named = Hop("vllm/config.py", 7, 'return self.method in ("eagle", "eagle3")', "config")
+    way = Way("eagle3", "v2", hops=(Hop("vllm/config.py", 2, "Literal[", "config"), named, RUNNER, PROPOSER))
+    said = reached([finding(methods=("dflash",))], {}, [Configuration("eagle3", {}, (way,))])[0]
+    assert said.hop == named
+
+
 def test_another_runner_is_unreachable_with_the_hop_that_chooses() -> None:
     said = seen(finding(runner="v1"))
     assert (said.status, said.hop) == ("unreachable", RUNNER)
