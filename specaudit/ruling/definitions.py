@@ -36,8 +36,18 @@ def definitions(root: SgNode) -> tuple[tuple[Definition, SgNode], ...]:
 
 
 def imports(root: SgNode) -> tuple[tuple[str, str, str], ...]:
-    """(module, name, alias) of every ``from module import name as alias``."""
+    """(module, name, alias) of every import.
+
+    ``from module import name as alias``: the name is ``*`` where all are taken, ``""`` for ``import module as alias``.
+    """
     made: list[tuple[str, str, str]] = []
+    for node in root.find_all(kind="import_statement"):
+        for child in node.children():
+            name, alias = child.field("name"), child.field("alias")
+            if name is not None and alias is not None:
+                made.append((name.text(), "", alias.text()))
+            elif child.kind() == "dotted_name":
+                made.append((child.text(), "", child.text()))
     for node in root.find_all(kind="import_from_statement"):
         named = [child for child in node.children() if child.is_named()]
         for child in named[1:]:
@@ -46,6 +56,8 @@ def imports(root: SgNode) -> tuple[tuple[str, str, str], ...]:
                 made.append((named[0].text(), name.text(), alias.text()))
             elif child.kind() == "dotted_name":
                 made.append((named[0].text(), child.text(), child.text()))
+            elif child.kind() == "wildcard_import":
+                made.append((named[0].text(), "*", "*"))
     return tuple(made)
 
 

@@ -164,12 +164,12 @@ class Ground:
         elif not subject.classes:
             yield from self._named(files, subject.functions, "function")
         else:
-            seen: set[tuple[str, str]] = set()
+            seen: set[tuple[str, int]] = set()
             for owner in self._named(files, subject.classes, "class"):
                 for method in subject.functions:
                     for place in self._method(owner, method):
-                        if (place.path, place.symbol) not in seen:
-                            seen.add((place.path, place.symbol))
+                        if (place.path, place.line) not in seen:  # one name may be defined several times
+                            seen.add((place.path, place.line))
                             yield place
 
     def _named(self, files: Iterable[str], names: tuple[str, ...], kind: str) -> Iterator[Place]:
@@ -206,10 +206,18 @@ class Ground:
 
     def _base(self, owner: Place, text: str) -> Iterator[Place]:
         """The definition of a base class: in the same file, else where the file imports it from."""
-        name = text.partition("[")[0].rpartition(".")[2].strip()
-        found = self._resolve(owner.path, name, hops=4)
+        module, _, name = text.partition("[")[0].strip().rpartition(".")
+        paths = self._modules(owner.path, module) if module else (owner.path,)
+        found = next((one for path in paths if (one := self._resolve(path, name, hops=4))), None)
         if found is not None:
             yield found
+
+    def _modules(self, path: str, name: str) -> Iterator[str]:
+        """Paths of the module that a name stands for in a file."""
+        for source, imported, alias in imports(self.root(path)):
+            if alias == name:
+                joined = f"{source}{'' if source.endswith('.') else '.'}{imported}" if imported else source
+                yield from self._module(path, joined)
 
     def _resolve(self, path: str, name: str, hops: int) -> Place | None:
         """The class behind a name in a file; imports (and packages' re-exports) are followed a few times."""
@@ -219,9 +227,9 @@ class Ground:
         if not hops:
             return None
         for source, imported, alias in imports(self.root(path)):
-            if alias == name:
+            if imported and alias in (name, "*"):
                 for module in self._module(path, source):
-                    found = self._resolve(module, imported, hops - 1)
+                    found = self._resolve(module, name if imported == "*" else imported, hops - 1)
                     if found is not None:
                         return found
         return None

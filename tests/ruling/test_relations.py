@@ -66,6 +66,38 @@ def test_a_method_is_found_in_the_class_that_it_moved_up_to() -> None:
     assert at(found(WRONG, files)) == [("vllm/v1/base.py", 3)]
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "import vllm.v1.base\nclass Runner(vllm.v1.base.Base): pass\n",
+        "import vllm.v1.base as b\nclass Runner(b.Base): pass\n",
+        "from vllm.v1 import base\nclass Runner(base.Base): pass\n",
+        "from . import base as b\nclass Runner(b.Base[int], Generic[T]): pass\n",
+        "from vllm.v1.base import *\nclass Runner(Base): pass\n",
+        "from .base import Base as B\nclass Runner(B): pass\n",
+    ],
+)
+def test_a_base_class_is_found_however_it_is_imported(header: str) -> None:
+    base = "class Base:\n    def draft(self):\n        return wrong(1)\n"
+    assert at(found(WRONG, {"vllm/v1/base.py": base, "vllm/v1/a.py": header})) == [("vllm/v1/base.py", 3)]
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("class Runner:\n    if X:\n        def draft(self): pass\n    else:\n        def draft(self): wrong(1)\n", 5),
+        ("class Runner:\n    def draft(self): pass\nclass Runner:\n    def draft(self):\n        wrong(1)\n", 5),
+        ("class Runner:\n    @one\n    @two(3)\n    async def draft(self):\n        wrong(1)\n", 5),
+        ("class Runner[T]:\n    def draft[U](self, x: U):\n        wrong(\n            1,\n        )\n", 3),
+        ("\ufeffclass Runner:\r\n\tdef draft(self):\r\n\t\r\n\t\twrong(1)\r\n", 4),
+        ("class Runner:\n    def draft(self):\n\x0c\n        wrong(1)\n\ndef broken(:\n", 4),
+    ],
+    ids=["twice", "again", "decorated", "generic", "crlf and tabs", "damaged elsewhere"],
+)
+def test_the_subject_is_found_however_it_is_written(code: str, line: int) -> None:
+    assert at(found(WRONG, code)) == [("vllm/v1/a.py", line)]
+
+
 def test_the_same_name_elsewhere_is_not_the_subject() -> None:
     files = {"vllm/v1/a.py": "class Other:\n    def draft(self):\n        wrong(1)\n", "vllm/v2.py": CODE}
     finding = found(WRONG, files)
