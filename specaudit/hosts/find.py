@@ -96,16 +96,19 @@ def _matches(client: Client, config: PipConfig, requirement: str, *, ignore_comp
     from unearth import PackageFinder
     from unearth.evaluator import TargetPython
 
+    links = [place for place in config.find_links if "://" in place or Path(place).exists()]
+    if not config.index_urls and not links:  # unearth would ask the public index then
+        raise TargetError(
+            "pip is configured to use no index (no-index), and no find-links that exist.", "See `pip config list`."
+        )
     finder = PackageFinder(
         session=client,  # type: ignore[arg-type]  # unearth's own client does not match its protocol to the letter
         index_urls=config.index_urls,
-        find_links=[place for place in config.find_links if "://" in place or Path(place).exists()],
+        find_links=links,
         trusted_hosts=config.trusted_hosts,
         target_python=TargetPython(),
         ignore_compatibility=ignore_compatibility,
     )
-    if not finder.sources or not (config.index_urls or config.find_links):
-        raise TargetError("pip is configured to use no index (no-index) and no find-links.", "See `pip config list`.")
     return list(finder.find_matches(requirement))
 
 

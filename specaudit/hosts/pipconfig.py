@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from specaudit.errors import ConfigurationError
 
@@ -75,15 +76,33 @@ def read(environ: Mapping[str, str] | None = None, prefix: str = sys.prefix) -> 
 
 
 def _indexes(values: Mapping[str, str]) -> tuple[str, ...]:
-    return (values.get("index-url", "").strip() or DEFAULT_INDEX, *values.get("extra-index-url", "").split())
+    found = (values.get("index-url", "").strip() or DEFAULT_INDEX, *values.get("extra-index-url", "").split())
+    for url in found:
+        if not _is_address(url):
+            raise ConfigurationError(
+                f"pip's index {redacted(url)!r} is no address.", "Correct it (see `pip config list`): https://…/simple."
+            )
+    return found
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return False
+    return bool(parts.netloc) if parts.scheme in ("http", "https") else parts.scheme == "file"
 
 
 def _seconds(text: str) -> float:
     try:
-        return float(text)
+        seconds = float(text)
+        if not 0 < seconds < 1e6:
+            raise ValueError(text)
+        return seconds
     except ValueError:
         raise ConfigurationError(
-            f"pip's timeout is no number: {text!r}.", "Correct it with `pip config set global.timeout 15`."
+            f"pip's timeout is no number of seconds: {text!r}.", "Correct it with `pip config set global.timeout 15`."
         ) from None
 
 

@@ -90,9 +90,68 @@ def test_one_index_that_is_silent_does_not_hide_another() -> None:
         assert found(PipConfig(index_urls=(gone.url, index.url), timeout=2)) == "hello"
 
 
-def test_no_index_and_no_links_is_a_configuration(tmp_path: Path) -> None:
+@pytest.mark.parametrize("links", [(), ("/no/such/folder",)])
+def test_no_index_and_no_links_is_a_configuration_and_the_public_index_is_not_asked(links: tuple[str, ...]) -> None:
     with pytest.raises(TargetError, match="no index"):
-        found(PipConfig(index_urls=()))
+        found(PipConfig(index_urls=(), find_links=links))
+
+
+HTML = {"Content-Type": "text/html"}
+JSON = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
+NONSENSE = {
+    "bytes": (200, b"\xff\xfe\x00" * 99, HTML),
+    "no JSON": (200, b"{", JSON),
+    "null": (200, b"null", JSON),
+    "files that are none": (200, b'{"files": 5}', JSON),
+    "file that is none": (200, b'{"files": ["x"]}', JSON),
+    "link that is no address": (200, b'<a href="http://[bad/vllm-1.0-py3-none-any.whl">x</a>', HTML),
+    "something else": (200, b"x", {"Content-Type": "application/octet-stream"}),
+    "redirect to itself": (302, b"", {"Location": "/simple/vllm/"}),
+    "redirect to another protocol": (302, b"", {"Location": "ftp://127.0.0.1/"}),
+    "redirect to a file": (302, b"", {"Location": "file:///etc/passwd"}),
+    "no such encoding": (200, b"not compressed", {"Content-Encoding": "gzip", **HTML}),
+    "too large": (200, b"<a>" * 2000, HTML),
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+def test_an_index_that_answers_nonsense_is_named_and_does_not_hide_another(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specaudit.hosts.http._PAGE_BYTES", 5000)
+    odd = Index({}, answers={"/simple/vllm/": NONSENSE[kind]})
+    with serving(odd), serving(Index({WHEEL: b"hello, wheel"})) as index:
+        assert found(PipConfig(index_urls=(odd.url, index.url))) == "hello"
+        with pytest.raises(UnreachableError, match=r"No package index answered for vllm==1\.0: http://127"):
+            found(PipConfig(index_urls=(odd.url,)))
+
+
+def test_an_index_that_never_comes_to_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specaudit.hosts.http._PAGE_SECONDS", -1.0)
+    with serving(Index({WHEEL: b"hello, wheel"})) as index, pytest.raises(UnreachableError, match="took longer than"):
+        found(PipConfig(index_urls=(index.url,)))
+
+
+@pytest.mark.parametrize(
+    "told", ["bytes 0-3/12", "bytes 1-5/12", "bytes 0-4/3", "bytes 0-4/99999999999", "bytes 0-0/0", "bytes 0-9/12"]
+)
+def test_another_part_of_a_file_than_was_asked_for_is_not_taken_for_it(told: str) -> None:
+    odd = Index({WHEEL: b""}, answers={f"/files/{WHEEL}": (206, b"hello", {"Content-Range": told})})
+    with serving(odd), open_client(PipConfig()) as client:
+        url = odd.url.replace("/simple", f"/files/{WHEEL}")
+        if told.endswith("/99999999999"):
+            with pytest.raises(UnreachableError, match="were asked for"):
+                get_range(client, url, -5, 0)
+            return
+        with pytest.raises(UnreachableError, match="were asked for"):
+            get_range(client, url, 0, 4)
+
+
+@pytest.mark.parametrize("proxy", ["nonsense", "junk://me:secret@127.0.0.1:1", "socks5://127.0.0.1:1"])
+def test_a_proxy_that_is_none_is_a_configuration(proxy: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be used") as refused:
+        open_client(PipConfig(proxy=proxy))
+    assert "secret" not in str(refused.value)
 
 
 def test_a_server_without_ranges_is_noticed_before_its_file_is_read() -> None:

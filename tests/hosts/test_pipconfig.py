@@ -109,3 +109,18 @@ def test_the_fingerprint_tells_places_apart_and_not_credentials() -> None:
     )
     assert a != b
     assert a == c
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        *(("PIP_INDEX_URL", url) for url in ("nonsense", "http://", "http://[::1", "ftp://a.example/simple")),
+        ("PIP_EXTRA_INDEX_URL", "https://a.example/simple https://me:secret@b.example:port/simple"),
+        *(("PIP_TIMEOUT", seconds) for seconds in ("x", "-1", "0", "nan", "inf")),
+    ],
+)
+def test_what_cannot_be_used_is_a_configuration(tmp_path: Path, variable: str, value: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        pipconfig.read({"HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull, variable: value})
+    assert "pip config" in refused.value.hint
+    assert "secret" not in str(refused.value)

@@ -18,7 +18,8 @@ class Index:
     """One project's files, and how the server serves them.
 
     ``ranges``: ``all``, ``no-suffix`` (not those that count from the end) or ``none``; ``hashes`` replaces what the
-    index promises for a file; ``password`` asks for ``user:password``; ``broken`` answers that many requests with 503.
+    index promises for a file; ``password`` asks for ``user:password``; ``broken`` answers that many requests with 503;
+    ``answers`` replaces the answer (status, body, headers) for a path.
     """
 
     files: Mapping[str, bytes]
@@ -26,6 +27,7 @@ class Index:
     hashes: Mapping[str, str] = field(default_factory=dict)
     password: str = ""
     broken: int = 0
+    answers: Mapping[str, tuple[int, bytes, Mapping[str, str]]] = field(default_factory=dict)
     project: str = "vllm"
     url: str = ""
     requests: list[str] = field(default_factory=list)
@@ -60,6 +62,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.path = re.sub(r"^http://[^/]*", "", self.path)  # asked as a proxy
         if index.password and self.headers.get("Authorization") != "Basic " + _basic(index.password):
             self._answer(401, b"who are you?")
+        elif self.path in index.answers:
+            self._answer(*index.answers[self.path])
         elif index.broken > 0 and self.path.startswith("/files/"):
             index.broken -= 1
             self._answer(503, b"busy")
