@@ -79,7 +79,8 @@ def made(given: Setting) -> list[dict[str, Any]]:
             "detokenize": False,
         }
         if params["temperature"]:
-            params |= generator.choice([{}, {"seed": number}, {"top_k": 20}, {"top_p": 0.9}, {"min_p": 0.1}])
+            last = {"min_p": 0.1} if given.options.runner == "v2" else {"top_k": 5}
+            params |= generator.choice([{}, {"seed": number}, {"top_k": 20}, {"top_p": 0.9}, last])
             params |= generator.choice([{}, {}, {"repetition_penalty": 1.1}, {"logprobs": 2}])
         request: dict[str, Any] = {"prompt": prompt[start:], "params": params}
         if number % 7 == 3:
