@@ -24,8 +24,24 @@ MAX_BYTES = 256 << 20
 
 
 def encode(document: Scan | Run) -> bytes:
-    """The document as indented JSON, ``schema`` first, with a final newline."""
-    return msgspec.json.format(msgspec.json.encode(_schema_first(document)), indent=2) + b"\n"
+    """The document as indented JSON, ``schema`` first, with a final newline.
+
+    Bytes of a path that are no UTF-8 are shown by their code.
+    """
+    plain = _schema_first(document)
+    try:
+        made = msgspec.json.encode(plain)
+    except UnicodeEncodeError:
+        made = msgspec.json.encode(_printable(plain))
+    return msgspec.json.format(made, indent=2) + b"\n"
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_printable(key): _printable(item) for key, item in value.items()}
+    return [_printable(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def of_scans(scans: Iterable[Scan], fleet: Fleet | None = None) -> Scan | Run:

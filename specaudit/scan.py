@@ -194,10 +194,11 @@ def snapshot_of(
     """
     means = Means(cache, lambda path: wanted(path, options.judge), progress, consent, options.machines, options.metrics)
     with opened(target, means) as host:
-        found = _choose(host, options.engine)
+        found, others = _choose(host, options.engine)
         progress(f"{target.spec}: {found.engine} {found.version or '(version unknown)'}")
         with _turn(found):
             snapshot = take(host, target, found, means.wants, cache, cache)
+        snapshot = replace(snapshot, not_looked=(*snapshot.not_looked, *others))
         servers = host.servers()
         if isinstance(host, Direct):
             yield snapshot, servers
@@ -323,7 +324,7 @@ def _path(snapshot: Snapshot, verifiers: tuple[Verifier, ...], method: str, sett
     """
     narrow = snapshot.narrowed(ENGINES[snapshot.engine.name].wants)
     asked = "\0".join([method, *(f"{name}={value}" for name, value in sorted(settings.items()))])
-    key = hashlib.sha256(f"{_audit_key(narrow)}\0{asked}".encode()).hexdigest()
+    key = hashlib.sha256(f"{_audit_key(narrow)}\0{asked}".encode("utf-8", "backslashreplace")).hexdigest()
     stored = snapshot.cache.get("path", key, AUDIT_VERSION)
     if stored is not None:
         return msgspec.msgpack.decode(stored, type=Path)
@@ -339,7 +340,7 @@ def _audit_key(snapshot: Snapshot) -> str:
     parts += [f"{path}\0{entry.sha256}" for path, entry in sorted(snapshot.files.items())]
     parts += [f"op\0{name}" for name in snapshot.ops]
     parts += [f"not looked\0{item.what}\0{item.why}" for item in snapshot.not_looked]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "backslashreplace")).hexdigest()
 
 
 @cache
@@ -353,7 +354,8 @@ def code_fingerprint() -> str:
     return hashlib.sha256(repr((__version__, seen)).encode()).hexdigest()
 
 
-def _choose(host: Host, engine: str | None) -> Installation:
+def _choose(host: Host, engine: str | None) -> tuple[Installation, tuple[NotLooked, ...]]:
+    """The installation to examine, and the other engines that are there and were not asked for."""
     names = tuple(ENGINES)
     if engine is not None and engine not in names:
         raise TargetError(f"{engine} is no engine that can be examined.", f"Known engines: {', '.join(names)}.")
@@ -363,7 +365,9 @@ def _choose(host: Host, engine: str | None) -> Installation:
             f"{host.label} holds no engine (looked for {engine or ', '.join(names)}).",
             "Name the folder that holds the package (a site-packages or a checkout), a wheel of it, or a release.",
         )
-    return found[0]
+    beside = dict.fromkeys(f"{one.engine} {one.version}".strip() for one in found if one.engine != found[0].engine)
+    why = f"it lies beside {found[0].engine}; --engine chooses"
+    return found[0], tuple(NotLooked(name, why) for name in beside)
 
 
 def only_methods(made: Scan, methods: tuple[str, ...]) -> Scan:

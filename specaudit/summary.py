@@ -52,7 +52,8 @@ def title(scan: Scan) -> str:
     ]
     state = ", ".join(changes) or ("as installed" if engine.source == "dist" else "")
     version = engine.version or "(version unknown)"
-    return f"{engine.name} {version}, {engine.files:,} files" + (f", {state}" if state else "")
+    files = "1 file" if engine.files == 1 else f"{engine.files:,} files"
+    return f"{engine.name} {version}, {files}" + (f", {state}" if state else "")
 
 
 def answers(scan: Scan) -> list[tuple[str, str]]:
@@ -71,7 +72,9 @@ def answers(scan: Scan) -> list[tuple[str, str]]:
         ]
         if scan.findings:
             lines.append(("defects", _defects_line(scan.findings)))
-        if scan.errors:
+        if not (scan.runners or scan.proposers or scan.verifiers):
+            lines.append(("but", "nothing of speculative decoding was found: is this the whole engine?"))
+        elif scan.errors:
             parts = "1 part" if len(scan.errors) == 1 else f"{len(scan.errors)} parts"
             lines.append(("but", f"{parts} could not be examined (told below); what is there may be missing here"))
     lines.append(("source", f"{scan.target.spec} ({scan.engine.source})"))

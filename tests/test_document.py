@@ -103,6 +103,15 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         document.load(tmp_path / "none.json")
 
 
+def test_bytes_that_are_no_text_are_shown_by_their_code() -> None:
+    odd = os.fsdecode(b"dir:/tmp/\xff\xc3\xa9")
+    scan = replace(EMPTY, target=Target(odd), errors=(Failure(odd, odd),))
+    plain = json.loads(document.encode(Run((scan, EMPTY))))
+    assert plain["scans"][0]["target"]["spec"] == "dir:/tmp/\\udcffé"
+    assert plain["scans"][0]["errors"][0]["path"] == "dir:/tmp/\\udcffé"
+    jsonschema.validate(plain, schema("run-1.schema.json"))
+
+
 def test_a_file_is_replaced_as_a_whole_and_keeps_its_mode(tmp_path: Path) -> None:
     target = tmp_path / "scan.json"
     document.write(target, b"one")

@@ -95,6 +95,7 @@ def test_an_engine_without_speculative_decoding_is_answered_too() -> None:
     answers = said(made(runners=(), proposers=(), verifiers=()))
     assert answers["runner"] == "no runner of speculative decoding was found"
     assert answers["proposer"] == answers["verifier"] == "none was found"
+    assert "whole engine?" in answers["but"]
 
 
 def test_what_could_not_be_examined_is_said_among_the_answers() -> None:
@@ -160,6 +161,7 @@ def test_ways_to_a_runner_that_differ_in_one_condition_are_brought_together() ->
         ({"source": "dist", "modified": ("e/a.py", "e/b.py")}, "e 1.0, 1,234 files, 2 modified"),
         ({"missing": ("a",), "added": ("b",), "patched": ("c",)}, "1 missing, 1 added, 1 patched by specaudit"),
         ({"version": ""}, "e (version unknown)"),
+        ({"files": 1}, "e 1.0, 1 file"),
     ],
 )
 def test_the_title_says_what_differs_from_the_release(changes: dict[str, object], told: str) -> None:

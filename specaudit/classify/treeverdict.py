@@ -84,7 +84,7 @@ def attention(reader: Reader) -> TreePart:
         return TreePart("static", (*found[True], *applied), reason=why)
     asked = "does any call pass a mask between the tokens of one step to an attention kernel"
     searched = index.searched(masks.files, asked, len(masks.pairings) + len(masks.hosts))
-    unread = tuple(NotLooked(n.what, n.why) for n in index.snapshot.not_looked if "op" in n.what)
+    unread = tuple(NotLooked(n.what, n.why) for n in index.snapshot.not_looked if n.what.startswith("compiled ops"))
     if masks.pairings:
         hosts = tuple(index.evidence(h.function.path, h.function.definition.line) for h in masks.hosts)
         why = "attention kernels take such a mask, and nothing passes one"
@@ -103,7 +103,7 @@ def _verification(reader: Reader, verifiers: tuple[Verifier, ...]) -> TreePart:
         lines = tuple(dict.fromkeys(e for v in trees for e in (*v.evidence, *v.called_from)))
         return TreePart("tree-walk", lines, reason="what is accepted next follows the links between drafts")
     compiled = [NotLooked(v.name, v.reason or "its body is compiled") for v in verifiers if v.role == "compiled"]
-    unread = [n for n in index.snapshot.not_looked if "op" in n.what]
+    unread = [n for n in index.snapshot.not_looked if n.what.startswith("compiled ops")]
     paths = {v.path for v in verifiers if v.path in index.snapshot.files}
     searched = index.searched(
         paths, "does any verifier choose its next index among the children of the accepted one", len(verifiers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from specaudit.classify.treeverdict import tree_verdict
 from specaudit.classify.visibility import Visibility
 from specaudit.engines import ENGINES
 from specaudit.index import Index
-from specaudit.model import Audit, TreeVerdict
+from specaudit.model import Audit, NotLooked, TreeVerdict
 from specaudit.patching.recipes.base import Recipe
 from specaudit.patching.recipes.ddtree import DDTree
 from specaudit.patching.recipes.ddtree_v1 import DDTreeV1
@@ -54,6 +55,31 @@ def test_what_is_not_there_says_what_was_looked_through(read: Read) -> None:
         assert len(part.searched.digest) == 64
         assert part.searched.looked_at > 0
     assert [unread.what for unread in found.drafting.not_looked] == ["<user class> via create_custom_proposer()"]
+
+
+@pytest.mark.parametrize(("version", "drafted", "masked"), [("0.20.2", "static", "static"), ("0.21.0", "none", "dead")])
+def test_the_drafted_tree_went_with_0_21_0(
+    release: Release, read: Read, version: str, drafted: str, masked: str
+) -> None:
+    """0.21.0 has neither the backend nor the option; what is left are a parameter and comments."""
+    root = release(version) / "vllm"
+    there = version == "0.20.2"
+    assert (root / "v1/attention/backends/tree_attn.py").exists() is there
+    assert ("speculative_token_tree" in (root / "config/speculative.py").read_text()) is there
+    assert ("propose_tree" in (root / "v1/spec_decode/llm_base_proposer.py").read_text()) is there
+    found = of(read(version))
+    assert (found.drafting.verdict, found.attention.verdict) == (drafted, masked)
+
+
+def test_only_compiled_code_counts_as_unread(release: Release) -> None:
+    index = index_of(release("0.20.1"), wants=VLLM.wants)
+    notes = (
+        NotLooked("vllm 0.9.2 in /opt/venv", "a second installation"),
+        NotLooked("compiled ops of /opt/_C.so", "damaged"),
+    )
+    reading = Reading(Index(replace(index.snapshot, not_looked=notes)), VLLM)
+    unread = {item.what for item in of(reading).verification.not_looked}
+    assert unread == {"compiled ops of /opt/_C.so"}
 
 
 def test_compiled_code_is_named_as_not_looked_at(audited: Callable[[str], Audit]) -> None:

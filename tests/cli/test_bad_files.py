@@ -127,3 +127,24 @@ def test_a_file_that_changes_during_the_scan_is_told_and_nothing_wrong_is_rememb
     again = examined()
     assert again.errors == ()
     assert "vllm/v1/sample/rejection_sampler.py" in {verifier.path for verifier in again.verifiers}
+
+
+def test_a_path_that_is_no_text_can_be_scanned(tree: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    os.rename(tree, odd)
+    assert run(["scan", f"dir:{odd}", "--no-rules", "--json", "--output", f"{odd}/scan.json"]) == 0
+    said = capfd.readouterr()
+    assert (json.loads(said.out)["engine"]["version"], said.err) == ("0.20.1", "")
+    with open(f"{odd}/scan.json", "rb") as file:
+        assert file.read() == said.out.encode()
+
+
+def test_another_engine_that_lies_there_too_is_said(
+    tree: Path, scanned: Callable[[], tuple[int, dict[str, str]]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tree / "sglang").mkdir()
+    (tree / "sglang/__init__.py").touch()
+    (tree / "sglang/version.py").write_text('__version__ = "0.5.9"\n')
+    assert run(["scan", f"dir:{tree}", "--no-rules", "--json"]) == 0
+    items = {item["what"]: item["why"] for item in json.loads(capfd.readouterr().out)["not_looked"]}
+    assert "--engine" in items["sglang 0.5.9"]
