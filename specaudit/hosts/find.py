@@ -129,6 +129,11 @@ def _absent(client: Client, config: PipConfig, requirement: str) -> TargetError 
     from packaging.version import Version
 
     newest = sorted(versions, key=Version, reverse=True)[:5]
+    if client.failures:
+        return UnreachableError(
+            f"{requirement} is on no package index that answered, and one did not: {client.failures[0]}.",
+            f"Check that index, see `pip config list`; the others have {', '.join(newest)}, ….",
+        )
     return TargetError(f"There is no release {requirement}.", f"Take one of these: {', '.join(newest)}, ….")
 
 

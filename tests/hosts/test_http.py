@@ -90,6 +90,16 @@ def test_one_index_that_is_silent_does_not_hide_another() -> None:
         assert found(PipConfig(index_urls=(gone.url, index.url), timeout=2)) == "hello"
 
 
+def test_a_release_that_only_a_silent_index_may_have_is_not_called_absent() -> None:
+    with serving(Index({})) as gone:
+        pass
+    with serving(Index({"vllm-2.0-py3-none-any.whl": b""})) as index:
+        with pytest.raises(UnreachableError, match=r"no package index that answered, and one did not: http://127"):
+            found(PipConfig(index_urls=(gone.url, index.url), timeout=2))
+        with pytest.raises(TargetError, match=r"no release vllm==1\.0"):
+            found(PipConfig(index_urls=(index.url,)))
+
+
 @pytest.mark.parametrize("links", [(), ("/no/such/folder",)])
 def test_no_index_and_no_links_is_a_configuration_and_the_public_index_is_not_asked(links: tuple[str, ...]) -> None:
     with pytest.raises(TargetError, match="no index"):
