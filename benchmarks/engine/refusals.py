@@ -61,7 +61,6 @@ TARGETS: dict[str, tuple[dict[str, Any], str]] = {
     "a hybrid target": (SMALL | {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]}, "recurrent"),
 }  # fmt: skip
 V1_CASES: dict[str, tuple[dict[str, Any], str]] = {
-    "cascade attention": ({"disable_cascade_attn": False}, "cascade"),
     "synchronous scheduling": ({"async_scheduling": False}, "asynchronous scheduling"),
     "a budget of 128": ({"additional_config": {"ddtree": {"budget": 128}}}, "at most 127"),
 }

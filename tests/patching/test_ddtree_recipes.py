@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from specaudit.classify.audit import audit
+from specaudit.ddtree.engine import settings
 from specaudit.errors import RecipeRefused
 from specaudit.index import Index
 from specaudit.patching.model import Plan
@@ -74,6 +78,39 @@ def test_trees_on_v1_come_with_the_layer_ids_that_they_need(plans: Planned) -> N
     _, made = plans("0.20.1", DDTreeV1)
     assert [step.recipe for step in made.steps] == ["dflash-layer-ids", "ddtree-v1"]
     assert "dflash-layer-ids is planned too: ddtree-v1 needs it" in made.notes
+
+
+@pytest.mark.parametrize(("budget", "seqs"), [(16, 30), (64, 7), (127, 4)])
+def test_v1_starts_with_trees_larger_than_what_its_drafter_writes(
+    plans: Planned, monkeypatch: pytest.MonkeyPatch, budget: int, seqs: int
+) -> None:
+    """The patched function itself: tokens are kept for K - 1 rows of the drafter a request, not for N - 1 nodes."""
+    _, made = plans("0.20.1", DDTreeV1)
+    (text,) = (change.after for change in made.total if change.path == "vllm/config/vllm.py")
+    assert text is not None
+    (body,) = (
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.name == "_set_max_num_scheduled_tokens"
+    )
+    scope: dict[str, Any] = {"logger": SimpleNamespace(warning_once=lambda *_: None)}
+    exec(compile(ast.Module([body], []), "vllm.py", "exec"), scope)
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    for name in ("specaudit_ddtree", "specaudit_ddtree.engine"):
+        monkeypatch.setitem(sys.modules, f"vllm.{name}", ModuleType(name))
+    monkeypatch.setitem(sys.modules, "vllm.specaudit_ddtree.engine.settings", settings)
+    scheduler = SimpleNamespace(max_num_seqs=seqs, max_num_batched_tokens=2048, max_num_scheduled_tokens=None)
+    config = SimpleNamespace(
+        speculative_config=SimpleNamespace(max_num_new_slots_for_drafting=budget - 1),
+        scheduler_config=scheduler,
+        additional_config={"ddtree": {"budget": budget, "horizon": 15}},
+    )
+    scope["_set_max_num_scheduled_tokens"](config)
+    assert scheduler.max_num_scheduled_tokens == 2048 - 14 * seqs
+    scope["_set_max_num_scheduled_tokens"](config)  # a copy of the configuration passes through here again
+    config.additional_config, scheduler.max_num_scheduled_tokens = {}, 2048
+    with pytest.raises(ValueError, match="does not have enough slots"):  # switched off, the engine's own rule
+        scope["_set_max_num_scheduled_tokens"](config)
 
 
 def test_trees_on_v1_go_without_a_repair_that_was_made_by_hand(release: Release) -> None:

@@ -85,6 +85,15 @@ class DDTreeV1(Recipe):
                 scheduled_token_delta = (ddtree.horizon - 1) * self.scheduler_config.max_num_seqs
             """,
         )
+        work.edit(CONFIG).replace(
+            "VllmConfig._set_max_num_scheduled_tokens",
+            """
+            max_num_batched_tokens < max_num_scheduled_tokens + (
+                self.speculative_config.max_num_new_slots_for_drafting * self.scheduler_config.max_num_seqs
+            )
+            """,
+            "max_num_batched_tokens < max_num_scheduled_tokens + scheduled_token_delta",
+        )
         work.edit(SCHEDULER).insert_after(
             "Scheduler.__init__",
             "self.use_eagle = True",
