@@ -261,7 +261,7 @@ def _options(out: _Page, scan: Scan) -> None:
     runners = {option.runner for option in scan.options}
     for option in scan.options:
         name = option.name + (f" = {option.value}" if option.value else "")
-        who = option.method + (f" ({option.runner})" if len(runners) > 1 else "")
+        who = (option.method or "every method") + (f" ({option.runner})" if len(runners) > 1 else "")
         groups.setdefault(name, {}).setdefault((option.status, option.reason), []).append(who)
     for name, found in groups.items():
         if len(found) == 1:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ _OUTPUT = frozenset({errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the program and exits with one of :class:`specaudit.errors.Exit`."""
     _open_streams()
+    gc.set_threshold(100_000)  # the default looks through hundreds of thousands of lasting objects again and again
     code = run(sys.argv[1:] if argv is None else argv)
     if code == Exit.INTERRUPTED:
         _show_typing()
