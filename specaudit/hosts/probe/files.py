@@ -98,9 +98,10 @@ def read(root: str, path: str) -> bytes:
 
 def disguised(root: str, path: str) -> bool:
     """Whether a name leads to a file of another kind: whoever owns an environment may link ``x.py`` to a secret that
-    only root can read, and the scan runs by sudo.
+    only root can read, and the scan runs by sudo. A link that dangles leads to no file at all.
     """
-    return not os.path.realpath(os.path.join(root, path)).endswith(".py")
+    real = os.path.realpath(os.path.join(root, path))
+    return not real.endswith(".py") and os.path.lexists(real)
 
 
 class _Walk:
