@@ -8,12 +8,12 @@ JOBS ?= 2
 ENGINE ?= vllm==0.33.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format lock check-readme readme releases bench bench-rules bench-ssh test-rules schemas clean
+.PHONY: help demo test lint format lock check-readme readme releases bench bench-rules bench-ssh bench-patch bytecode test-rules schemas clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
-demo: $(BIN)/.runtime ## Scan a real vLLM release from the package index (about 8 MB are read).
+demo: $(BIN)/.runtime ## Scan a real vLLM release from the package index (at most 8 MB are read).
 	$(BIN)/specaudit scan "$(ENGINE)"
 
 test: $(BIN)/.dev ## Run every test.
@@ -37,14 +37,17 @@ readme: $(BIN)/.dev ## Put what the program prints now into the README.
 releases: $(BIN)/.runtime ## Scan every vLLM release from 0.9.2 to 0.33.0 and two of SGLang.
 	$(BIN)/specaudit scan $(shell cat benchmarks/releases.txt) --no-rules --brief
 
-bench: $(BIN)/.dev .bench/bin/semgrep ## Time the scan beside semgrep, ast-grep and grep; prints a Markdown table.
+bench: $(BIN)/.dev .bench/bin/semgrep bytecode ## Time the scan beside semgrep, ast-grep and grep; prints a Markdown table.
 	$(BIN)/python benchmarks/scan.py
 
-bench-ssh: $(BIN)/.dev ## Time scans of 1 and 20 machines through a line that delays each direction by 25 ms.
+bench-ssh: $(BIN)/.dev bytecode ## Time scans of 1 and 20 machines through a line that delays each direction by 25 ms.
 	$(BIN)/python benchmarks/ssh.py
 
-bench-rules: $(BIN)/.dev .bench/bin/semgrep ## Time what the rules add, beside ast-grep with the same shapes.
+bench-rules: $(BIN)/.dev .bench/bin/semgrep bytecode ## Time what the rules add, beside ast-grep with the same shapes.
 	$(BIN)/python benchmarks/rules.py
+
+bytecode: $(BIN)/.dev # as pip leaves an installed program; an editable one may be told to write none
+	@$(BIN)/python -m compileall -q specaudit
 
 test-rules: $(BIN)/.dev ## Compare the rules' statuses with the table, on every release that was read.
 	SPECAUDIT_EVERY_RELEASE=1 $(BIN)/python -m pytest -q tests/ruling/test_rules.py -k statuses
@@ -54,7 +57,7 @@ test-rules: $(BIN)/.dev ## Compare the rules' statuses with the table, on every 
 	.bench/bin/python -m pip --disable-pip-version-check --quiet install -r benchmarks/tools.txt
 	@touch $@
 
-bench-patch: $(BIN)/.dev ## Time specaudit patch on the newest release; prints a Markdown table.
+bench-patch: $(BIN)/.dev bytecode ## Time specaudit patch on the newest release; prints a Markdown table.
 	$(BIN)/python benchmarks/patch.py
 
 crash: $(BIN)/.dev ## Kill the patch agent at 240 system calls, and at 120 over SSH (about 8 minutes; needs strace, sshd).

@@ -16,6 +16,7 @@ from functools import cached_property
 
 from specaudit import nodes
 from specaudit.classify.accesses import Access, accesses
+from specaudit.classify.belonging import Belonging
 from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.conditions import Formula
 from specaudit.classify.methods import Methods
@@ -44,7 +45,7 @@ class Field:
 class Use:
     """A place inside the configuration's class that uses an option for more than validation.
 
-    ``into`` are the options that it only fills in: then it matters as far as they do.
+    ``into`` are the options and objects that it only fills in: then it matters as far as they do.
     """
 
     method: Symbol
@@ -69,13 +70,11 @@ class Options:
         self.methods = methods
         self.choice = choice
         self.proposers = proposers
-        self.verifiers: tuple[Verifier, ...] = ()
         self.fields = tuple(self._fields())
         valued = {f.name for f in self.fields if f.values}
         self.accesses = accesses(self.index, reader.engine.config, methods.cls.path if methods.cls else "", valued)
         self.checked: dict[str, Evidence] = {}
         self.uses = self._uses()
-        self._foreign: dict[str, frozenset[str]] = {}
 
     # --- what there is
 
@@ -93,6 +92,14 @@ class Options:
                 values = self._named_values(cls, annotation)
                 yield Field(stored.target, stored.line, values, shown(default.value) if default is not None else None)
 
+    @cached_property
+    def _objects(self) -> frozenset[str]:
+        """What the configuration's class declares beside options: objects that completing it makes of them."""
+        cls = self.methods.cls
+        stored = self.code.assigns(cls.path, cls.qualname) if cls is not None else ()
+        declared = {s.target for s in stored if cls is not None and s.scope == cls.qualname}
+        return frozenset(declared - {f.name for f in self.fields})
+
     def _named_values(self, cls: Symbol, annotation: str) -> tuple[str, ...]:
         for word in re.findall(r"\w+", annotation):
             found = (
@@ -108,6 +115,7 @@ class Options:
         cls = self.methods.cls
         out: dict[str, list[Use]] = {}
         names = {f.name for f in self.fields}
+        kept = names | self._objects
         for definition in self.index.outline(cls.path).definitions if cls is not None else ():
             if cls is None or definition.scope != cls.qualname or definition.name in _SILENT:
                 continue
@@ -118,7 +126,7 @@ class Options:
                     self.checked.setdefault(attribute.attr, where)
                 found = [a for a in used(place.statement) if a.attr in names]
                 when = place.formula if found and self._always_runs(definition) else True
-                into = filled(place.statement) & names if filled(place.statement) <= names else frozenset()
+                into = filled(place.statement) if filled(place.statement) <= kept else frozenset()
                 for attribute in found:
                     where = self.index.evidence(method.path, attribute.lineno)
                     out.setdefault(attribute.attr, []).append(Use(method, when, where, into))
@@ -137,19 +145,20 @@ class Options:
         lines = self.index.lines(method.path)
         for stored in self.index.outline(method.path).assigns if tables else ():
             if stored.scope == "" and stored.target in tables:
-                for number in range(stored.line, min(stored.line + 40, len(lines))):
-                    yield from ((f.name, number) for f in self.fields if f'"{f.name}"' in lines[number - 1])
+                for name in (f.name for f in self.fields if f'"{f.name}"' in stored.value):
+                    yield name, next(n for n in range(stored.line, len(lines) + 1) if f'"{name}"' in lines[n - 1])
 
     # --- one path
 
     def of(self, runners: Iterable[Runner], verifiers: Iterable[Verifier]) -> tuple[OptionVerdict, ...]:
         """The verdicts for the default runner of every method; methods with the same verdict share one entry."""
-        self.verifiers = tuple(verifiers)
+        reading = frozenset(access.path for found in self.accesses.values() for access in found)
+        belonging = Belonging(self.code, self.choice, self.proposers, tuple(verifiers), reading)
         found: dict[tuple[str, str, str, OptionStatus, str], tuple[list[str], tuple[Evidence, ...]]] = {}
         order: dict[tuple[str, str], list[str]] = {}
         for method, label in dict.fromkeys((r.method, r.runner) for r in runners if r.default):
             order.setdefault((label, ""), []).append(method)
-            for verdict in self._verdicts(method, label):
+            for verdict in self._verdicts(method, label, belonging.others(method, label)):
                 key = verdict.name, verdict.value, label, verdict.status, verdict.reason
                 found.setdefault(key, ([], verdict.evidence))[0].append(method)
         return tuple(
@@ -159,9 +168,9 @@ class Options:
             for (name, value, label, status, reason), (names, evidence) in found.items()
         )
 
-    def _verdicts(self, method: str, label: str) -> Iterator[OptionVerdict]:
+    def _verdicts(self, method: str, label: str, theirs: frozenset[str]) -> Iterator[OptionVerdict]:
+        """``theirs`` are files that are not on this path."""
         forced = {e.field: e for e in self.methods.forced(method)}
-        theirs = self._others(method, label)
         for field in self.fields:
             declared = self._declared(field)
             if field.name in forced and field.name != self.methods.anchors.count_field:
@@ -248,32 +257,3 @@ class Options:
                         when = place.formula if self._always_runs(definition) else True
                         out.setdefault(name, []).append(when)
         return out
-
-    def _others(self, method: str, label: str) -> frozenset[str]:
-        """Files that only other runners, or only other methods' proposers, use."""
-        mine: set[str] = set()
-        theirs: set[str] = set(self._foreign_files(label))
-        for found in self.proposers.found:
-            own = found.proposer.runner == label and method in found.proposer.methods
-            files = (
-                {c.path for c in self.code.bases(found.site.cls)}
-                if found.site.cls is not None
-                else {found.site.maker.path}
-            )
-            (mine if own else theirs).update(files)
-        for verifier in self.verifiers:
-            if verifier.runner:
-                (mine if verifier.runner == label else theirs).add(verifier.path)
-        return frozenset(theirs - mine)
-
-    def _foreign_files(self, label: str) -> frozenset[str]:
-        """The files of the other runners: their own, and their folder where no other runner lives below it."""
-        if label not in self._foreign:
-            out: set[str] = set()
-            for anchor in self.choice.present:
-                folder = f"{anchor.path.rpartition('/')[0]}/"
-                nested = any(a is not anchor and a.path.startswith(folder) for a in self.choice.present)
-                if anchor.label != label:
-                    out |= {anchor.path} if nested else {p for p in self.index.paths if p.startswith(folder)}
-            self._foreign[label] = frozenset(out)
-        return self._foreign[label]

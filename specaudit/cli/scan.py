@@ -195,11 +195,11 @@ def _gate(
     rules: Sequence[Path] | None,
 ) -> Gate | None:
     """The gate that the options describe, ``None`` without such options; ``rules`` is ``None`` for a scan without."""
+    if not (fail_on or baseline or ignore or expect):
+        return None
     from specaudit.errors import UsageError
     from specaudit.ruling.store import rulebook
 
-    if not (fail_on or baseline or ignore or expect):
-        return None
     if rules is None and (fail_on or baseline or ignore):
         raise UsageError("--no-rules leaves nothing to gate.", "Leave out --no-rules, or the options of the gate.")
     return gate_of(fail_on, baseline, ignore, expect, rulebook(rules or ()).ids)

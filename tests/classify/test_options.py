@@ -51,6 +51,21 @@ def test_an_option_of_another_method_is_ignored(audited: Audited) -> None:
     assert verdict(found, "suffix_decoding_max_spec_factor", "suffix").status == "honoured"
 
 
+def test_an_option_that_only_makes_an_object_matters_where_that_object_is_read(audited: Audited) -> None:
+    name = "draft_tensor_parallel_size"  # makes a configuration that draft_model.py alone reads
+    for method, status in {"eagle": "ignored", "dflash": "ignored", "draft_model": "honoured"}.items():
+        assert verdict(audited("0.20.1"), name, method).status == status
+
+
+def test_a_file_beside_other_proposers_is_read_on_their_path_alone(audited: Audited) -> None:
+    found = audited("0.33.0")  # dspark/utils.py reads it, which a proposer of dflash imports, too
+    name = "draft_tensor_parallel_size"
+    for method, status in {"eagle3": "ignored", "dspark": "honoured", "dflash": "honoured"}.items():
+        assert verdict(found, name, method).status == status
+    backend = {m: verdict(audited("0.29.0"), "attention_backend", m).status for m in ("eagle3", "dflash")}
+    assert backend == {"eagle3": "ignored", "dflash": "honoured"}
+
+
 def test_an_option_that_is_only_checked_says_so(audited: Audited) -> None:
     found = verdict(audited("0.33.0"), "tensor_parallel_size", "eagle3")
     assert found.status == "ignored"

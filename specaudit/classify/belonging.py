@@ -1,0 +1,71 @@
+"""Whose files are whose: what only other runners use, or only the proposers and verifiers of other methods."""
+
+from __future__ import annotations
+
+from specaudit.classify.code import Code
+from specaudit.classify.proposers import Proposers
+from specaudit.classify.runners import RunnerChoice
+from specaudit.model import Verifier
+
+
+class Belonging:
+    """Tells which of some files are not on the path of a method.
+
+    Args:
+        asked: the files that are asked about, beside those of proposers and verifiers.
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        choice: RunnerChoice,
+        proposers: Proposers,
+        verifiers: tuple[Verifier, ...],
+        asked: frozenset[str],
+    ) -> None:
+        self.code = code
+        self.index = code.index
+        self.choice = choice
+        self.proposers = proposers
+        self.verifiers = verifiers
+        self.asked = asked
+        self._foreign: dict[str, frozenset[str]] = {}
+
+    def others(self, method: str, label: str) -> frozenset[str]:
+        """Files that only other runners, or only other methods' proposers, use."""
+        mine: set[str] = set()
+        theirs: set[str] = set(self._foreign_files(label))
+        for found in self.proposers.found:
+            own = found.proposer.runner == label and method in found.proposer.methods
+            files = (
+                {c.path for c in self.code.bases(found.site.cls)}
+                if found.site.cls is not None
+                else {found.site.maker.path}
+            )
+            (mine if own else theirs).update(files)
+        for verifier in self.verifiers:
+            if verifier.runner:
+                (mine if verifier.runner == label else theirs).add(verifier.path)
+        theirs -= mine
+        return frozenset(theirs | {p for p in self.asked if p not in theirs and self._beside(p, mine, theirs)})
+
+    def _beside(self, path: str, mine: set[str], theirs: set[str]) -> bool:
+        """A file in a folder that others have for themselves, and that nothing outside of it imports but theirs."""
+        folder = path.rpartition("/")[0]
+        neighbours = {p for p in mine | theirs if p.rpartition("/")[0] == folder}
+        if not neighbours or neighbours & mine:
+            return False
+        module = path.removesuffix(".py").replace("/", ".").encode()
+        return all(p in theirs or p.rpartition("/")[0] == folder for p in self.index.mentioning(module))
+
+    def _foreign_files(self, label: str) -> frozenset[str]:
+        """The files of the other runners: their own, and their folder where no other runner lives below it."""
+        if label not in self._foreign:
+            out: set[str] = set()
+            for anchor in self.choice.present:
+                folder = f"{anchor.path.rpartition('/')[0]}/"
+                nested = any(a is not anchor and a.path.startswith(folder) for a in self.choice.present)
+                if anchor.label != label:
+                    out |= {anchor.path} if nested else {p for p in self.index.paths if p.startswith(folder)}
+            self._foreign[label] = frozenset(out)
+        return self._foreign[label]
