@@ -103,7 +103,7 @@ def _matches(client: Client, config: PipConfig, requirement: str, *, ignore_comp
         )
     finder = PackageFinder(
         session=client,  # type: ignore[arg-type]  # unearth's own client does not match its protocol to the letter
-        index_urls=config.index_urls,
+        index_urls=[url or PackageFinder().sources[0]["url"] for url in config.index_urls],
         find_links=links,
         trusted_hosts=config.trusted_hosts,
         target_python=TargetPython(),

@@ -101,7 +101,7 @@ def open_client(config: PipConfig) -> Client:
     """
     verify = _verify(config)
     try:
-        auth = MultiDomainBasicAuth(prompting=False, index_urls=config.index_urls)
+        auth = MultiDomainBasicAuth(prompting=False, index_urls=[url for url in config.index_urls if url])
         mounts = {}
         if config.proxy:  # unearth sends requests to trusted hosts past the proxy
             past = httpx2.HTTPTransport(verify=False, proxy=config.proxy)

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 
 from specaudit.errors import ConfigurationError
 
-DEFAULT_INDEX = "https://pypi.org/simple"
+#: Stands for the index that pip asks when it is told of none; :mod:`.find` knows it from its library.
+DEFAULT_INDEX = ""
 _TRUE = {"1", "true", "yes", "on", "y", "t"}
 
 
@@ -78,7 +79,7 @@ def read(environ: Mapping[str, str] | None = None, prefix: str = sys.prefix) -> 
 def _indexes(values: Mapping[str, str]) -> tuple[str, ...]:
     found = (values.get("index-url", "").strip() or DEFAULT_INDEX, *values.get("extra-index-url", "").split())
     for url in found:
-        if not _is_address(url):
+        if url != DEFAULT_INDEX and not _is_address(url):
             raise ConfigurationError(
                 f"pip's index {redacted(url)!r} is no address.", "Correct it (see `pip config list`): https://…/simple."
             )

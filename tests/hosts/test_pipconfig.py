@@ -54,14 +54,17 @@ import json
 from pip._internal.commands import create_command
 command = create_command("download")
 values = command.parser.get_default_values()
+from pip._internal.models.index import PyPI
 names = "index_url extra_index_urls no_index find_links proxy cert client_cert trusted_hosts timeout".split()
-print(json.dumps({name: getattr(values, name) for name in names}))
+found = {name: getattr(values, name) for name in names}
+print(json.dumps(found | {"default": found["index_url"] == PyPI.simple_url}))
 """
     import json
 
     done = subprocess.run([sys.executable, "-c", script], env=dict(environ), capture_output=True, text=True, check=True)
     values = json.loads(done.stdout)
-    indexes = () if values["no_index"] else (values["index_url"], *values["extra_index_urls"])
+    first = pipconfig.DEFAULT_INDEX if values["default"] else values["index_url"]
+    indexes = () if values["no_index"] else (first, *values["extra_index_urls"])
     return pipconfig.PipConfig(
         index_urls=tuple(indexes),
         find_links=tuple(values["find_links"]),
