@@ -182,8 +182,11 @@ def _flowing(lines: list[_Line], starts: Callable[[_Line], bool]) -> set[str]:
     left = [line for line in lines if line.targets]
     more = True
     while more:
-        reached = [line for line in left if starts(line) or not found.isdisjoint(line.words)]
-        left = [line for line in left if line not in reached]
+        reached: list[_Line] = []
+        kept: list[_Line] = []
+        for line in left:
+            (reached if starts(line) or not found.isdisjoint(line.words) else kept).append(line)
+        left = kept
         found.update(name for line in reached for name in line.targets)
         more = bool(reached)
     return found
