@@ -1,9 +1,10 @@
 """Times the scan beside other tools that read source code, and prints a Markdown table. Run by ``make bench``.
 
-Every number is the median over whole processes, files in the page cache, start of Python and all. Memory is the
-largest sum over all processes of a run (proportional set size, so that shared pages count once), taken in runs of its
-own because looking costs time. The other tools answer a much smaller question (where is a method called ``propose``
-called?); they are there to say what reading the same tree costs at least.
+Every number is the median over whole processes, files in the page cache, start of Python and all. All cases take turns,
+so that a slow minute of the machine falls on all of them. Memory is the largest sum over all processes of a run
+(proportional set size, so that shared pages count once), taken in runs of its own because looking costs time. The other
+tools answer a much smaller question (where is a method called ``propose`` called?); they are there to say what reading
+the same tree costs at least.
 
     python benchmarks/scan.py [--runs 7] [--tools .bench/bin]
 """
@@ -57,8 +58,9 @@ def main() -> None:
         print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, median of {options.runs} whole processes\n")
         print("| What | vLLM | seconds (fastest to slowest) | peak MiB | bar |")
         print("|---|---|---:|---:|---|")
-        for case in cases:
-            seconds = [timed(case) for _ in range(options.runs)]
+        timed(cases[0])
+        rounds = [[timed(case) for case in cases] for _ in range(options.runs)]
+        for case, seconds in zip(cases, zip(*rounds, strict=True), strict=True):
             peak = max(watched(case) for _ in range(2))
             spread = f"{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
             print(f"| {case.name} | {case.release} | {spread} | {peak:.0f} | {case.bar} |", flush=True)
