@@ -81,7 +81,7 @@ def show_scan(scan: Scan, *, brief: bool = False) -> None:
     out = _Page()
     out.line(summary.title(scan), "bold")
     if scan.engine is not None:
-        for question, answer in summary.answers(scan):
+        for question, answer in summary.answers(scan, below=not brief):
             out.entry(f"  {question:<9}", answer)
     if not brief:
         _methods(out, scan)

@@ -56,8 +56,9 @@ def title(scan: Scan) -> str:
     return f"{engine.name} {version}, {files}" + (f", {state}" if state else "")
 
 
-def answers(scan: Scan) -> list[tuple[str, str]]:
-    """The first lines: (question, answer)."""
+def answers(scan: Scan, *, below: bool = False) -> list[tuple[str, str]]:
+    """The first lines: (question, answer); ``below`` says that all they rest on follows, and refers to it."""
+    told = " (told below)" if below else ""
     assert scan.engine is not None
     lines = []
     if scan.tree is None:
@@ -68,10 +69,10 @@ def answers(scan: Scan) -> list[tuple[str, str]]:
             ("proposer", _proposer_line(scan)),
             ("verifier", _verifier_line(scan)),
             ("tree", _tree_line(scan)),
-            ("why", _why_line(scan)),
+            ("why", _why_line(scan, told)),
         ]
         if scan.findings:
-            lines.append(("defects", _defects_line(scan.findings)))
+            lines.append(("defects", _defects_line(scan.engine.name, scan.findings) + told))
         if not (scan.runners or scan.proposers or scan.verifiers):
             lines.append(("but", "nothing of speculative decoding was found: is this the whole engine?"))
         elif scan.errors:
@@ -185,7 +186,7 @@ def _drafted(scan: Scan) -> str:
     return f"a {verdict} tree is drafted" + (f" only if {' or if '.join(ways)}" if ways else "")
 
 
-def _why_line(scan: Scan) -> str:
+def _why_line(scan: Scan, told: str) -> str:
     assert scan.tree is not None
     part = scan.tree.verification
     if part.evidence:
@@ -193,17 +194,18 @@ def _why_line(scan: Scan) -> str:
     if part.searched is None:
         return part.reason or "no search was recorded"
     search = part.searched
-    unread = f"; {len(part.not_looked)} could not be looked at (told below)" if part.not_looked else ""
+    unread = f"; {len(part.not_looked)} could not be looked at{told}" if part.not_looked else ""
     return f"{search.asked}? None of {search.looked_at:,} candidates in {search.files:,} files does{unread}"
 
 
-def _defects_line(findings: Sequence[Finding]) -> str:
-    """How many of the known defects are there, the worst counted apart."""
-    found = [finding for finding in findings if finding.status in ("present", "partial") and finding.severity != "info"]
+def _defects_line(engine: str, findings: Sequence[Finding]) -> str:
+    """How many of the known defects are there, the worst counted apart; rules that only inform are none."""
+    defects = [finding for finding in findings if finding.severity != "info"]
+    if all(finding.status == "not-applicable" for finding in defects):
+        return f"not looked for: no rule applies to this {engine}"
+    found = [finding for finding in defects if finding.status in ("present", "partial")]
     worst = [f"{n} {s}" for s in ("critical", "high") if (n := sum(finding.severity == s for finding in found))]
-    return (
-        f"{len(found)} known ones of {len(findings)}" + (f", {' and '.join(worst)}" if worst else "") + " (told below)"
-    )
+    return f"{len(found)} known ones of {len(defects)}" + (f", {' and '.join(worst)}" if worst else "")
 
 
 def searched(part: TreePart) -> str:

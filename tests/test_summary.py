@@ -63,7 +63,7 @@ def made(**parts: object) -> Scan:
 
 
 def said(scan: Scan) -> dict[str, str]:
-    return dict(summary.answers(scan))
+    return dict(summary.answers(scan, below=True))
 
 
 def test_each_question_has_its_answer() -> None:
@@ -113,8 +113,14 @@ def test_defects_are_counted_by_what_is_there_and_by_the_worst() -> None:
         Finding("e", "info", "present"),  # says what the engine is, not what is wrong with it
         Finding("f", "high", "fixed"),
     ]
-    assert said(made(findings=tuple(there)))["defects"] == "3 known ones of 6, 1 critical and 1 high (told below)"
+    assert said(made(findings=tuple(there)))["defects"] == "3 known ones of 5, 1 critical and 1 high (told below)"
     assert said(made(findings=(there[-1],)))["defects"] == "0 known ones of 1 (told below)"
+    assert dict(summary.answers(made(findings=(there[-1],))))["defects"] == "0 known ones of 1"
+
+
+def test_rules_about_another_engine_look_for_nothing() -> None:
+    foreign = (Finding("a", "critical", "not-applicable"), Finding("e", "info", "present"))
+    assert said(made(findings=foreign))["defects"].startswith("not looked for: no rule applies to this e")
 
 
 def test_a_tree_that_must_be_asked_for_is_drafted_only_then() -> None:

@@ -43,10 +43,11 @@ def report(
     With --format github, the step summary is appended to the file that GITHUB_STEP_SUMMARY names.
     """
     from specaudit import document
+    from specaudit.console import note
     from specaudit.errors import UsageError
     from specaudit.model import Run
     from specaudit.report import formats, gate, github
-    from specaudit.report.view import report_of
+    from specaudit.report.view import report_of, verdict
 
     wanted = formats.wanted(format or ["text"])
     if output is not None:
@@ -67,6 +68,10 @@ def report(
         step = os.environ.get("GITHUB_STEP_SUMMARY")
         if one.name == "github" and step:
             _append(Path(step), github.summary(made))
+    if all(one.path is not None for one in wanted):  # else the report that was printed says so
+        for judgement in made.judgements:
+            if judgement.failing or judgement.unmet:
+                note(f"{judgement.scan.target.spec}: gate: {verdict(judgement)}")
     raise typer.Exit(gate.worst(made.judgements))
 
 

@@ -101,6 +101,6 @@ def _ask(python: str) -> tuple[list[str], str, str]:
         path, version, executable = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError) as bad:
         raise TargetError(
-            f"{python} is no Python interpreter that can be started: {bad}.", "Check the path after --python."
+            f"{python} is no Python interpreter that can be started: {bad}.", "Check the path after --python or --venv."
         ) from bad
     return path, version, executable

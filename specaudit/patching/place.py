@@ -71,7 +71,8 @@ class Place:
         """
         if self.client is None:
             raise TargetError(
-                f"{self.target.spec} cannot be changed in place.", "Use --emit FILE.patch, or name an installed engine."
+                f"{self.target.spec} cannot be changed in place.",
+                "Name an installed engine; a patch alone: `specaudit patch … --emit FILE.patch`.",
             )
         return self.client
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
+from specaudit.engines import ENGINES
 from specaudit.errors import UsageError
 from specaudit.model import VERDICTS, Scan, Status, Topology, Walk
 
@@ -137,6 +138,7 @@ _KEYS: Mapping[str, Callable[[Scan, str], Iterator[str]]] = {
 #: What the values of some keys can be.
 _VALUES: Mapping[str, tuple[str, ...]] = {
     **{f"tree-{part}": verdicts for part, verdicts in VERDICTS.items()},
+    "runner": tuple(dict.fromkeys(runner.label for engine in ENGINES.values() for runner in engine.runners)),
     "topology": get_args(Topology),
     "walk": get_args(Walk),
     "rule": get_args(Status),

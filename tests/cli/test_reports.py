@@ -75,6 +75,14 @@ def test_scan_gates(program: Program, release: Release, documents: dict[str, Pat
     assert "expected tree-verification=tree-walk, found none" in unmet.err
 
 
+def test_a_gate_says_why_where_every_report_goes_to_a_file(
+    program: Program, documents: dict[str, Path], tmp_path: Path
+) -> None:
+    told = program("report", documents["0.33.0"], "--format", f"sarif={tmp_path / 'a'}", "--fail-on", "high")
+    assert (told.code, told.out, "findings at or above the gate" in told.err) == (1, "", True)
+    assert program("report", documents["0.33.0"], "--format", f"sarif={tmp_path / 'a'}").err == ""
+
+
 def test_a_configuration_rules_findings_out(program: Program, release: Release) -> None:
     target = f"dir:{release('0.33.0')}"
 

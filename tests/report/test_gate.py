@@ -213,7 +213,7 @@ def test_expectations(scanned: Scanned, text: str, version: str, met: bool) -> N
     "text",
     [
         "", "runner", "runner=", "nonsense=1", "proposer=x", "engine.x=vllm", "=v2", "tree-verification=yes",
-        "topology.eagle=tree", "walk=linaer", "rule.v2-runner-default=absent", "modified=maybe",
+        "topology.eagle=tree", "walk=linaer", "runner.eagle3=v7", "rule.v2-runner-default=absent", "modified=maybe",
     ],
 )  # fmt: skip
 def test_expectations_that_cannot_be_understood(text: str) -> None:
