@@ -28,7 +28,7 @@ from specaudit.serving import repointed, with_paths
 from specaudit.snapshot import Snapshot, take
 from specaudit.syntax import broken
 from specaudit.targets import meant
-from specaudit.threads import threads
+from specaudit.threads import in_order, threads
 
 if TYPE_CHECKING:
     from specaudit.hosts.machines import Machines
@@ -123,7 +123,7 @@ def scan_all(
             yield one(wanted_targets[0])
             return
         with threads(max(1, min(options.jobs, len(wanted_targets))), "target") as pool:
-            yield from pool.map(one, wanted_targets)
+            yield from in_order(pool, one, wanted_targets)
     finally:
         if options.machines is not None:
             options.machines.close()

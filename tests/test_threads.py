@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from concurrent.futures import Future
 from threading import Event
 
 import pytest
 
-from specaudit.threads import threads
+from specaudit.threads import in_order, threads
 
 
 def test_an_interruption_waits_neither_for_what_runs_nor_for_what_has_not_begun() -> None:
@@ -37,3 +39,29 @@ def test_otherwise_everything_is_done_in_the_end() -> None:
     with threads(2) as pool:
         results = [pool.submit(pow, number, 2) for number in range(9)]
     assert [one.result(0) for one in results] == [number * number for number in range(9)]
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    def work(number: int) -> int:
+        Event().wait(0.01 * (9 - number))
+        return number * number
+
+    with threads(3) as pool:
+        assert list(in_order(pool, work, range(9))) == [number * number for number in range(9)]
+
+
+def test_a_signal_that_another_thread_got_ends_a_wait() -> None:
+    waiting, let_go, late = Event(), Event(), []
+
+    def work(_: int) -> None:
+        waiting.wait(60)
+        Event().wait(0.5)  # by now the main thread waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        if not let_go.wait(20):
+            late.append("the main thread was never woken")
+
+    with pytest.raises(KeyboardInterrupt), threads(1) as pool:  # noqa: PT012
+        waiting.set()
+        list(in_order(pool, work, [1]))
+    assert late == []
+    let_go.set()

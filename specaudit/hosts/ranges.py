@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import httpx2
 
 from specaudit.hosts.http import NoRangesError, get_range
-from specaudit.threads import threads
+from specaudit.threads import in_order, threads
 
 #: Bytes read at first: holds the directory of a zip file with about 5,000 members.
 _TAIL = 1 << 20
@@ -54,7 +54,7 @@ class RangeFile(io.RawIOBase):
         """Fetches byte spans ``(first, end)``, those that are not there yet, several at a time."""
         wanted = [piece for span in _coalesced(self._missing(spans)) for piece in _pieces(*span)]
         with threads(_CONNECTIONS) as pool:
-            for (first, _), data in zip(wanted, pool.map(lambda piece: self._get(*piece), wanted), strict=True):
+            for (first, _), data in zip(wanted, in_order(pool, lambda piece: self._get(*piece), wanted), strict=True):
                 self._keep(first, data)
 
     def _missing(self, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

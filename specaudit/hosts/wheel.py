@@ -21,7 +21,7 @@ from specaudit.hosts.probe import ops
 from specaudit.hosts.probe.files import MAX_SOURCE, flaw, misnamed, sha256, shown
 from specaudit.hosts.probe.installed import parse_record, sources
 from specaudit.model import Environment, Failure, FileEntry, NotLooked, Server
-from specaudit.threads import threads
+from specaudit.threads import in_order, threads
 
 #: The largest library of a release is 1.3 GB; something larger would keep a scan busy for minutes.
 MAX_LIBRARY = 8 << 30
@@ -218,7 +218,7 @@ class WheelHost:
         libraries.sort(key=lambda path: -self._reader.members[path].file_size)
         # Unpacking runs outside the interpreter lock, and the largest library is half of the work.
         with threads(min(4, os.cpu_count() or 1)) as pool:
-            for library, answer in zip(libraries, pool.map(self._library, libraries), strict=True):
+            for library, answer in zip(libraries, in_order(pool, self._library, libraries), strict=True):
                 if isinstance(answer, OSError):
                     unread.append(NotLooked(f"compiled ops of {library}", str(answer)))
                 else:

@@ -15,6 +15,7 @@ from specaudit.patching.model import Plan
 from specaudit.patching.operations import Prepared, Verification, carry_out, prepare, take_back, verify
 from specaudit.patching.place import Place
 from specaudit.patching.recipes.base import Recipe
+from specaudit.threads import in_order
 
 #: Hosts at a time: each costs a connection and a thread.
 WIDTH = 8
@@ -145,4 +146,4 @@ def _each(one: Callable[[Item], Result], items: Sequence[Item]) -> tuple[Result,
     if len(items) == 1:
         return (one(items[0]),)
     with ThreadPoolExecutor(max_workers=min(WIDTH, max(1, len(items)))) as pool:
-        return tuple(pool.map(one, items))
+        return tuple(in_order(pool, one, items))
