@@ -34,7 +34,7 @@ check-readme: $(BIN)/.dev ## Compare the README's help texts and outputs with th
 readme: $(BIN)/.dev ## Put what the program prints now into the README.
 	$(BIN)/python .ci/readme.py --write
 
-releases: $(BIN)/.runtime ## Scan 28 vLLM releases from 0.9.2 to 0.33.0 and two of SGLang.
+releases: $(BIN)/.runtime ## Scan all 40 vLLM releases from 0.9.2 to 0.33.0 and two of SGLang.
 	$(BIN)/specaudit scan $(shell cat benchmarks/releases.txt) --no-rules --brief
 
 bench: $(BIN)/.dev .bench/bin/semgrep bytecode ## Time the scan beside semgrep, ast-grep and grep; prints a Markdown table.

@@ -195,7 +195,8 @@ def _why_line(scan: Scan, told: str) -> str:
         return part.reason or "no search was recorded"
     search = part.searched
     unread = f"; {len(part.not_looked)} could not be looked at{told}" if part.not_looked else ""
-    return f"{search.asked}? None of {search.looked_at:,} candidates in {search.files:,} files does{unread}"
+    files = "file" if search.files == 1 else "files"
+    return f"{search.asked}? None of {search.looked_at:,} candidates in {search.files:,} {files} does{unread}"
 
 
 def _defects_line(engine: str, findings: Sequence[Finding]) -> str:
