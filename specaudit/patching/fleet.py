@@ -131,6 +131,8 @@ def _reverted(
 ) -> Applied:
     try:
         with open_place(target) as place:
+            if place.client is None:  # nothing can be changed there, so nothing was
+                return Applied(target, None, notes, error)
             standing = place.agent().status()
             ours = [step.recipe for step in plan.steps if step.recipe in standing.recipes]
             if ours or standing.state == "interrupted":

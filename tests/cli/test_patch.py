@@ -108,6 +108,12 @@ def test_a_patch_file_is_written_with_its_dockerfile_line(
     assert run(["patch", engine, "--recipe", "lookahead-slots", "--emit", str(tmp_path / "no/x")]) == Exit.ERROR
 
 
+def test_a_release_is_refused_and_nothing_is_said_of_taking_back(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["patch", "vllm==0.20.1", "--recipe", "lookahead-slots", "--no-diff", "--yes"]) == Exit.ERROR
+    told = capsys.readouterr().err
+    assert ("cannot be changed in place" in told, "taken back" in told) == (True, False)
+
+
 def test_what_cannot_be_done_says_what_to_do(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["patch", engine, "--recipe", "dflash-layer-id"]) == Exit.ERROR
     assert "Did you mean dflash-layer-ids" in capsys.readouterr().err
