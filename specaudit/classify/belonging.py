@@ -30,6 +30,7 @@ class Belonging:
         self.verifiers = verifiers
         self.asked = asked
         self._foreign: dict[str, frozenset[str]] = {}
+        self._importers: dict[str, tuple[str, ...]] = {}
 
     def others(self, method: str, label: str) -> frozenset[str]:
         """Files that only other runners, or only other methods' proposers, use."""
@@ -55,8 +56,14 @@ class Belonging:
         neighbours = {p for p in mine | theirs if p.rpartition("/")[0] == folder}
         if not neighbours or neighbours & mine:
             return False
-        module = path.removesuffix(".py").replace("/", ".").encode()
-        return all(p in theirs or p.rpartition("/")[0] == folder for p in self.index.mentioning(module))
+        return all(p in theirs or p.rpartition("/")[0] == folder for p in self._importing(path))
+
+    def _importing(self, path: str) -> tuple[str, ...]:
+        """The files that name a file's module: the same for every method, and looked for in all files."""
+        if path not in self._importers:
+            module = path.removesuffix(".py").replace("/", ".").encode()
+            self._importers[path] = tuple(self.index.mentioning(module))
+        return self._importers[path]
 
     def _foreign_files(self, label: str) -> frozenset[str]:
         """The files of the other runners: their own, and their folder where no other runner lives below it."""

@@ -109,7 +109,7 @@ def _run(argv: Sequence[str]) -> int:
     except typer.Abort:  # the user declined at a prompt, or closed its input
         _complain("Nothing was done.", "")
         return Exit.CLEAN
-    except SystemExit as leaving:  # typer and rich turn a broken pipe into an exit of their own, with a gate's code
+    except SystemExit as leaving:  # typer turns a broken pipe into an exit of its own, with a gate's code
         if isinstance(leaving.__context__, BrokenPipeError):
             return _reader_gone()
         raise

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from specaudit.report.gate import Gate
+    from specaudit.report.gate import Gate, Judgement
 
 FailOn = Annotated[
     str | None,
@@ -62,3 +62,12 @@ def gate_of(
         known=gate.baseline(document.load(baseline)) if baseline is not None else gate.Baseline(),
         expectations=expected,
     )
+
+
+def tell(judgement: Judgement) -> None:
+    """Says on stderr what the gate objects to in one scan, if anything."""
+    from specaudit.console import note
+    from specaudit.report.view import verdict
+
+    if judgement.failing or judgement.unmet:
+        note(f"{judgement.scan.target.spec}: gate: {verdict(judgement)}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specaudit.cli.gating import Baseline, Expect, FailOn, Ignore, gate_of
+from specaudit.cli.gating import Baseline, Expect, FailOn, Ignore, gate_of, tell
 from specaudit.cli.root import sub_app
 
 if TYPE_CHECKING:
@@ -43,11 +43,10 @@ def report(
     With --format github, the step summary is appended to the file that GITHUB_STEP_SUMMARY names.
     """
     from specaudit import document
-    from specaudit.console import note
     from specaudit.errors import UsageError
     from specaudit.model import Run
     from specaudit.report import formats, gate, github
-    from specaudit.report.view import report_of, verdict
+    from specaudit.report.view import report_of
 
     wanted = formats.wanted(format or ["text"])
     if output is not None:
@@ -70,8 +69,7 @@ def report(
             _append(Path(step), github.summary(made))
     if all(one.path is not None for one in wanted):  # else the report that was printed says so
         for judgement in made.judgements:
-            if judgement.failing or judgement.unmet:
-                note(f"{judgement.scan.target.spec}: gate: {verdict(judgement)}")
+            tell(judgement)
     raise typer.Exit(gate.worst(made.judgements))
 
 

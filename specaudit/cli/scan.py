@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specaudit.cli import machines
-from specaudit.cli.gating import Baseline, Expect, FailOn, Ignore, gate_of
+from specaudit.cli.gating import Baseline, Expect, FailOn, Ignore, gate_of, tell
 from specaudit.cli.root import sub_app
 from specaudit.errors import ConfigurationError, Exit
 
@@ -207,13 +207,10 @@ def _gate(
 
 def _judged(scan: Scan, gate: Gate) -> Exit:
     """The exit code that the gate gives a scan; what it objects to is said."""
-    from specaudit.console import note
     from specaudit.report.gate import judge
-    from specaudit.report.view import verdict
 
     judgement = judge(scan, gate)
-    if judgement.failing or judgement.unmet:
-        note(f"{scan.target.spec}: gate: {verdict(judgement)}")
+    tell(judgement)
     return judgement.code
 
 
