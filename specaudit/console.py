@@ -19,6 +19,7 @@ from specaudit import summary
 from specaudit.fleet import gpus
 from specaudit.hosts.shell import harmless, printable
 from specaudit.model import Finding, Fleet, Path, Scan, Severity, Status
+from specaudit.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -278,7 +279,7 @@ def _findings(out: _Page, findings: Sequence[Finding]) -> None:
     if not findings:
         return
     counts = Counter(finding.status for finding in findings)
-    out.heading(f"Known defects ({len(findings)} rules)")
+    out.heading(f"Known defects ({counted(len(findings), 'rule')})")
     out.entry("  ", ", ".join(f"{counts[status]} {status}" for status in _STATUS if counts[status]))
     worst = {severity: rank for rank, severity in enumerate(reversed(get_args(Severity)))}
     shown = [finding for finding in findings if finding.status in _OPEN]

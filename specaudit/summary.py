@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from specaudit.model import Condition, Evidence, Finding, Proposer, Runner, Scan, Server, TreePart, Verifier
+from specaudit.words import counted
 
 #: Walks of things that decide about acceptance; helpers and dispatchers only serve them.
 _DECIDES = ("tree", "linear", "block", "lossy", "synthetic", "unknown")
@@ -52,8 +53,7 @@ def title(scan: Scan) -> str:
     ]
     state = ", ".join(changes) or ("as installed" if engine.source == "dist" else "")
     version = engine.version or "(version unknown)"
-    files = "1 file" if engine.files == 1 else f"{engine.files:,} files"
-    return f"{engine.name} {version}, {files}" + (f", {state}" if state else "")
+    return f"{engine.name} {version}, {counted(engine.files, 'file')}" + (f", {state}" if state else "")
 
 
 def answers(scan: Scan, *, below: bool = False) -> list[tuple[str, str]]:
@@ -76,7 +76,7 @@ def answers(scan: Scan, *, below: bool = False) -> list[tuple[str, str]]:
         if not (scan.runners or scan.proposers or scan.verifiers):
             lines.append(("but", "nothing of speculative decoding was found: is this the whole engine?"))
         elif scan.errors:
-            parts = "1 part" if len(scan.errors) == 1 else f"{len(scan.errors)} parts"
+            parts = counted(len(scan.errors), "part")
             lines.append(("but", f"{parts} could not be examined (told below); what is there may be missing here"))
     lines.append(("source", f"{scan.target.spec} ({scan.engine.source})"))
     return lines
@@ -123,7 +123,7 @@ def _proposer_line(scan: Scan) -> str:
         counts[proposer.topology] = counts.get(proposer.topology, 0) + 1
     kinds = ", ".join(f"{count} {topology}" for topology, count in sorted(counts.items(), key=lambda i: (-i[1], i[0])))
     dead = len(scan.proposers) - len(live)
-    return f"{len(live)} classes: {kinds}" + (f"; {dead} more that nothing reaches" if dead else "")
+    return f"{counted(len(live), 'class')}: {kinds}" + (f"; {dead} more that nothing reaches" if dead else "")
 
 
 def _topologies(proposer: Proposer) -> str:
@@ -195,8 +195,8 @@ def _why_line(scan: Scan, told: str) -> str:
         return part.reason or "no search was recorded"
     search = part.searched
     unread = f"; {len(part.not_looked)} could not be looked at{told}" if part.not_looked else ""
-    files = "file" if search.files == 1 else "files"
-    return f"{search.asked}? None of {search.looked_at:,} candidates in {search.files:,} {files} does{unread}"
+    places = f"{counted(search.looked_at, 'candidate')} in {counted(search.files, 'file')}"
+    return f"{search.asked}? None of {places} does{unread}"
 
 
 def _defects_line(engine: str, findings: Sequence[Finding]) -> str:
@@ -214,7 +214,7 @@ def searched(part: TreePart) -> str:
     if part.searched is None:
         return ""
     search = part.searched
-    return f"{search.looked_at:,} candidates in {search.files:,} files: {search.asked}"
+    return f"{counted(search.looked_at, 'candidate')} in {counted(search.files, 'file')}: {search.asked}"
 
 
 def rows(scan: Scan) -> list[MethodRow]:
@@ -267,8 +267,10 @@ def place(evidence: Evidence) -> str:
 def counters(server: Server) -> str:
     """What a server's metrics page counts, with the positions of the draft; empty when it was not read."""
     counts = server.metrics
-    names = (("drafts", "drafts"), ("draft_tokens", "draft tokens"), ("accepted_tokens", "accepted"))
-    parts = [f"{counts[key]:,.0f} {word}" for key, word in names if key in counts]
+    names = (("drafts", "draft"), ("draft_tokens", "draft token"))
+    parts = [counted(round(counts[key]), word) for key, word in names if key in counts]
+    if "accepted_tokens" in counts:
+        parts.append(f"{counts['accepted_tokens']:,.0f} accepted")
     positions = sorted(
         (int(key.removeprefix("accepted_at_")), value)
         for key, value in counts.items()

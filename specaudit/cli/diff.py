@@ -10,6 +10,7 @@ import typer
 
 from specaudit.cli.root import sub_app
 from specaudit.errors import Exit, UsageError
+from specaudit.words import counted
 
 if TYPE_CHECKING:
     from specaudit.cache import Cache
@@ -54,7 +55,7 @@ def diff(
     else:
         style = {"appeared": "green", "vanished": "red", "moved": "dim", "changed": "yellow"}
         show_lines([(f"{title(old)} -> {title(new)}", "bold"), *((str(c), style[c.kind]) for c in changes)])
-        show_lines([(f"{len(changes)} changes", "bold")])
+        show_lines([(counted(len(changes), "change"), "bold")])
     worse = differences.worse(old, new, floor) if floor is not None else []
     unjudged = floor is not None and any(one.engine and not one.findings for one in (old, new))
     if unjudged:
@@ -77,7 +78,9 @@ def _scan(spec: str, cache: Cache, progress: Progress) -> Scan:
         if isinstance(loaded, Run) and len(loaded.scans) == 1:
             return loaded.scans[0]
         if isinstance(loaded, Run):
-            raise UsageError(f"{spec} holds {len(loaded.scans)} scans.", "Compare documents of one scan each.")
+            raise UsageError(
+                f"{spec} holds {counted(len(loaded.scans), 'scan')}.", "Compare documents of one scan each."
+            )
         return loaded
     if spec.endswith(".json"):
         raise UsageError(f"There is no file {spec}.", "Name a scan document that exists, or a target.")

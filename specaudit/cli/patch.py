@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from specaudit.cli import machines
 from specaudit.cli.root import sub_app
 from specaudit.errors import Exit, PatchError, UsageError
+from specaudit.words import counted
 
 if TYPE_CHECKING:
     from typer._click.core import Context
@@ -245,7 +246,7 @@ def revert(
         reverted, restored = list(answer["reverted"]), list(answer["restored"])
         if not json:
             words = ", ".join(reverted) or "the interrupted change"
-            show_lines([(f"{target}: {words} taken back, {len(restored)} files restored", "green")])
+            show_lines([(f"{target}: {words} taken back, {counted(len(restored), 'file')} restored", "green")])
             show_lines((f"  restart {pid}  {name}", "yellow") for pid, name in place.surroundings(()).processes)
     _write(json, [{"target": target, "reverted": reverted, "restored": restored}])
 

@@ -11,6 +11,7 @@ import typer
 
 from specaudit.cli.root import sub_app
 from specaudit.errors import Exit
+from specaudit.words import counted
 
 if TYPE_CHECKING:
     from specaudit.cache import Cache
@@ -118,7 +119,7 @@ def try_rules(
     )
     counts = [f"{sum(t.outcome == word for t in trials)} {word}" for word in ("passed", "failed", "skipped")]
     broken = f"; wrong documents: {len(wrong)}" if wrong else ""
-    show_lines([(f"{len(rules)} rules: {', '.join(counts)}{broken}", "bold")])
+    show_lines([(f"{counted(len(rules), 'rule')}: {', '.join(counts)}{broken}", "bold")])
     failed = any(trial.outcome == "failed" for trial in trials)
     raise typer.Exit(Exit.ERROR if wrong else Exit.FINDINGS if failed else Exit.CLEAN)
 

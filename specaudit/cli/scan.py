@@ -14,6 +14,7 @@ from specaudit.cli import machines
 from specaudit.cli.gating import Baseline, Expect, FailOn, Ignore, gate_of, tell
 from specaudit.cli.root import sub_app
 from specaudit.errors import ConfigurationError, Exit
+from specaudit.words import counted
 
 if TYPE_CHECKING:
     from specaudit.cache import Cache
@@ -169,7 +170,7 @@ def _note_errors(scan: Scan) -> None:
     for failure in scan.errors[:_TOLD]:
         note(f"{scan.target.spec}: not examined: {failure.path + ': ' if failure.path else ''}{failure.error}")
     if len(scan.errors) > _TOLD:
-        note(f"{scan.target.spec}: {len(scan.errors) - _TOLD} more errors are in the document")
+        note(f"{scan.target.spec}: {counted(len(scan.errors) - _TOLD, 'more error')} in the document")
 
 
 def _narrowed(outcome: Outcome, methods: Sequence[str]) -> Scan:

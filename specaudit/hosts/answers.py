@@ -18,6 +18,7 @@ from specaudit.hosts.probe.files import MAX_SOURCE, digest
 from specaudit.hosts.probe.ops import PACKAGES
 from specaudit.hosts.shell import printable
 from specaudit.model import Failure, FileEntry, Gpu, Server
+from specaudit.words import counted
 
 #: Files of one installation that are believed; real engines have some 3,000.
 MAX_FILES = 100_000
@@ -166,7 +167,7 @@ def listing(label: str, answer: Answer, engine: str) -> Listing:
         raise _malformed(label, f"its list of files: {error}") from error
     rows = [(line.partition(" ")[2], line.partition(" ")[0]) for line in lines]
     if len(hashes) != 32 * len(rows) or len(rows) > MAX_FILES:
-        raise _malformed(label, f"{len(rows)} files, {len(hashes)} bytes of hashes")
+        raise _malformed(label, f"{counted(len(rows), 'file')}, {counted(len(hashes), 'byte')} of hashes")
     files = []
     errors = [Failure(printable(path), printable(why)) for path, why in found.errors]
     refused = 0

@@ -21,6 +21,7 @@ from specaudit.errors import AnswerError, IncompleteError, IntegrityError, Unrea
 from specaudit.hosts import far_side
 from specaudit.hosts.base import Answer
 from specaudit.hosts.shell import printable
+from specaudit.words import counted
 
 #: Bytes that may come before an answer: a login shell that prints more is broken.
 MAX_NOISE = 16 << 20
@@ -128,7 +129,7 @@ class AnswerReader:
         size = self._size
         if size is None or len(self._buffer) < size + _DIGEST:
             raise UnreachableError(
-                f"{self._label} stopped in the middle of its answer, after {self.received} bytes.",
+                f"{self._label} stopped in the middle of its answer, after {counted(self.received, 'byte')}.",
                 "Try again; if it happens again, look at the host's log.",
             )
         data = bytes(self._buffer[:size])

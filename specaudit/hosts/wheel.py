@@ -22,6 +22,7 @@ from specaudit.hosts.probe.files import MAX_SOURCE, flaw, misnamed, sha256, show
 from specaudit.hosts.probe.installed import parse_record, sources
 from specaudit.model import Environment, Failure, FileEntry, NotLooked, Server
 from specaudit.threads import in_order, threads
+from specaudit.words import counted
 
 #: The largest library of a release is 1.3 GB; something larger would keep a scan busy for minutes.
 MAX_LIBRARY = 8 << 30
@@ -53,7 +54,7 @@ class WheelReader:
         records = [m for m in self.members if m.endswith(".dist-info/RECORD") and m.count("/") == 1]
         if len(records) != 1:
             raise TargetError(
-                f"{name} is no wheel: it has {len(records)} RECORD files.", "Pass a wheel of vllm or sglang."
+                f"{name} is no wheel: it has {counted(len(records), 'RECORD file')}.", "Pass a wheel of vllm or sglang."
             )
         self._info = records[0].partition("/")[0]
 

@@ -38,6 +38,7 @@ from specaudit.patching.syntax import (
     statements,
     swap,
 )
+from specaudit.words import counted
 
 if TYPE_CHECKING:
     import libcst
@@ -214,7 +215,7 @@ class FileEdit:
         found = [node for name, node in definitions(self._tree) if name == qualname]
         if len(found) != 1:
             where = f" (lines {', '.join(str(self._origin(d.lineno)) for d in found)})" if found else ""
-            count = "no" if not found else f"{len(found)} definitions of"
+            count = "no" if not found else f"{counted(len(found), 'definition')} of"
             raise RecipeRefused(f"{self.path} has {count} {qualname}{where}; one was expected.", _HINT)
         return found[0]
 
@@ -226,7 +227,7 @@ class FileEdit:
             return
         shown = " ".join(anchor.split())
         where = f" (lines {', '.join(str(self._origin(line)) for line in lines)})" if lines else ""
-        times = f"{len(lines)} times" if lines else "nowhere"
+        times = counted(len(lines), "time") if lines else "nowhere"
         message = f"{self.path}: the anchor `{shown}` is {times} in {scope}{where}; once was expected."
         raise RecipeRefused(message, _HINT)
 

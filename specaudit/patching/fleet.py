@@ -16,6 +16,7 @@ from specaudit.patching.operations import Prepared, Verification, carry_out, pre
 from specaudit.patching.place import Place
 from specaudit.patching.recipes.base import Recipe
 from specaudit.threads import in_order
+from specaudit.words import counted
 
 #: Hosts at a time: each costs a connection and a thread.
 WIDTH = 8
@@ -73,7 +74,7 @@ def agree(planned: Sequence[Planned]) -> None:
     if failed:
         which = "; ".join(f"{p.target.spec}: {p.error.message}" for p in failed if p.error is not None)
         raise PatchError(
-            f"{len(failed)} of {len(planned)} hosts cannot be changed, so none was. {which}",
+            f"{len(failed)} of {counted(len(planned), 'host')} cannot be changed, so none was. {which}",
             "Repair them, leave them out, or change the others with --allow-partial.",
         )
     groups: dict[object, list[str]] = {}

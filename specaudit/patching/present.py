@@ -9,6 +9,7 @@ from specaudit.patching.diff import counts, difference
 from specaudit.patching.model import Change, Plan, Step
 from specaudit.patching.operations import Prepared, Verification
 from specaudit.patching.place import Surroundings
+from specaudit.words import counted
 
 Line = tuple[str, str | None]
 #: Foreign files that are shown one by one.
@@ -72,7 +73,8 @@ def _around(around: Surroundings) -> Iterator[Line]:
         for other in shared.others:
             yield f"  {other} shares {shared.path}: it keeps the old content", None
         if shared.unknown:
-            yield f"  {shared.path}: {shared.unknown} more hard links, not found; they keep the old content", None
+            links = counted(shared.unknown, "more hard link")
+            yield f"  {shared.path}: {links}, not found; the old content stays there", None
     if around.processes:
         yield "", None
         yield "Processes that run the old code until they are restarted", "bold underline"
@@ -97,7 +99,7 @@ def standing_lines(place: str, standing: Standing, foreign: Mapping[str, str] | 
     for path, kind in others[:SHOWN]:
         yield f"  foreign   {path}  ({kind} against its wheel, not by specaudit)", "yellow"
     if len(others) > SHOWN:
-        yield f"  foreign   and {len(others) - SHOWN} more files", "yellow"
+        yield f"  foreign   and {counted(len(others) - SHOWN, 'more file')}", "yellow"
     if standing.leftovers:
         yield f"  {standing.folder} was left by an interrupted run; revert removes it", "yellow"
 
@@ -117,7 +119,7 @@ def verification_lines(place: str, found: Verification) -> Iterator[Line]:
     yield f"  recipes   {', '.join(found.recipes) or 'none'}", None
     yield f"  repaired  {', '.join(found.repaired) or 'no finding'}", None
     imported = f", {found.imported} imported" if found.imported else ""
-    yield f"  checked   {found.compiled} files compiled{imported} by {found.python}", None
+    yield f"  checked   {counted(found.compiled, 'file')} compiled{imported} by {found.python}", None
     for problem in found.problems:
         yield f"  problem   {problem}", "red"
 
@@ -125,4 +127,4 @@ def verification_lines(place: str, found: Verification) -> Iterator[Line]:
 def outcome(plan: Plan) -> str:
     """One line after an application."""
     names = ", ".join(f"{step.recipe} {step.version}" for step in plan.steps)
-    return f"applied {names}: {len(plan.paths)} files changed" if names else "nothing was changed"
+    return f"applied {names}: {counted(len(plan.paths), 'file')} changed" if names else "nothing was changed"

@@ -11,6 +11,7 @@ from specaudit import summary
 from specaudit.hosts.shell import harmless, printable
 from specaudit.report import view
 from specaudit.report.view import Report
+from specaudit.words import counted
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -33,6 +34,7 @@ _SHOWN = (
     view.search_words,
     view.default_paths,
     view.landmarks,
+    counted,
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from specaudit.model import Finding, Hop, Path, Scan, Search, TreePart
 from specaudit.report.gate import OPEN, SEVERITIES, Gate, Judgement, judge
+from specaudit.words import counted
 
 #: Statuses in the order in which a reader wants them.
 STATUSES = ("present", "partial", "unreachable", "fixed", "not-found", "not-applicable")
@@ -83,11 +84,11 @@ def verdict(judgement: Judgement) -> str:
     if judgement.scan.engine is None:
         return "not examined: " + "; ".join(failure.error for failure in judgement.scan.errors)
     if judgement.scan.errors:
-        said.append(f"not fully examined ({len(judgement.scan.errors)} failures)")
+        said.append(f"not fully examined ({counted(len(judgement.scan.errors), 'failure')})")
     if judgement.unjudged:
         said.append("no findings to gate: the scan was made without rules")
     if judgement.failing:
-        said.append(f"{len(judgement.failing)} findings at or above the gate")
+        said.append(f"{counted(len(judgement.failing), 'finding')} at or above the gate")
     said += [str(unmet) for unmet in judgement.unmet]
     if judgement.known:
         said.append(f"{len(judgement.known)} known from the baseline")
@@ -116,7 +117,7 @@ def tree_parts(scan: Scan) -> list[tuple[str, TreePart]]:
 def search_words(search: Search) -> str:
     """A search record in a sentence."""
     return (
-        f"{search.looked_at:,} looked at in {search.files:,} files ({search.bytes:,} bytes, "
+        f"{search.looked_at:,} looked at in {counted(search.files, 'file')} ({counted(search.bytes, 'byte')}, "
         f"SHA-256 {search.digest[:12] or 'none'}): {search.asked}"
     )
 

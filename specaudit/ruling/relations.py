@@ -29,6 +29,7 @@ from specaudit.ruling.rule import (
     Writers,
 )
 from specaudit.ruling.shapes import find_all, needles
+from specaudit.words import counted
 
 if TYPE_CHECKING:
     from ast_grep_py import SgNode
@@ -142,7 +143,7 @@ def passes(ground: Ground, test: Passes, places: Places) -> Answer:
             calls += 1
             if _given(call, test.parameter, position):
                 sites.append(_site(ground, place, call))
-    note = f"{calls} calls of {test.function}, {len(sites)} pass {test.parameter}"
+    note = f"{counted(calls, 'call')} of {test.function}, {len(sites)} with {test.parameter}"
     asked = f"a call of {test.function} that passes {test.parameter}"
     return Answer(bool(sites), _unique(sites), asked, _paths(places), calls, (note,))
 
@@ -176,7 +177,9 @@ def difference(ground: Ground, test: Difference) -> Answer:
     minus, minus_answer = _union(ground, test.minus)
     left = sorted(of - minus)
     note = (
-        f"{', '.join(left)}: among {len(of)} values, not among the other {len(minus)}" if left else "no value is left"
+        f"{', '.join(left)}: among {counted(len(of), 'value')}, not among the other {len(minus)}"
+        if left
+        else "no value is left"
     )
     asked = f"values of ({of_answer.asked}) that are not in ({minus_answer.asked})"
     files = of_answer.files | minus_answer.files

@@ -17,6 +17,7 @@ from specaudit.errors import ConfigurationError
 from specaudit.ruling.document import MAX_BYTES, DocumentError
 from specaudit.ruling.rule import Rule
 from specaudit.ruling.schema import read_rule
+from specaudit.words import counted
 
 MAX_RULES = 1_000
 
@@ -57,7 +58,7 @@ class Rulebook:
         """
         good, bad = self.read()
         if bad:
-            more = f" (and {len(bad) - 1} more documents are wrong)" if len(bad) > 1 else ""
+            more = f" (wrong besides: {counted(len(bad) - 1, 'document')})" if len(bad) > 1 else ""
             raise DocumentError(bad[0].where, bad[0].reason + more, bad[0].hint) from bad[0]
         return good
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from specaudit.smoke.results import Check, Numbers, Thresholds, equality, not_run_on, numbers, verdict
+from specaudit.words import counted
 
 Line = tuple[str, str | None]
 #: Divergences that are shown; the document holds all.
@@ -96,7 +97,7 @@ def _divergences(results: Mapping[str, Mapping[str, Any]], mode: str) -> Iterato
     same = equality(results, mode)
     if same is None:
         return
-    yield f"  {mode}: {same.equal} of {same.prompts} prompts give the reference's tokens", None
+    yield f"  {mode}: the reference's tokens for {same.equal} of {counted(same.prompts, 'prompt')}", None
     for d in sorted(same.divergences, key=lambda d: -(d.gap or 0))[:SHOWN]:
         gap = f"{d.gap:.4f}" if d.gap is not None else "not known"
         yield (

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from specaudit.words import counted
+
 REFERENCE = "none"
 #: Compute capability -> the generation that users know it by.
 GENERATIONS = {
@@ -168,8 +170,8 @@ def verdict(results: Mapping[str, Mapping[str, Any]], asked: Thresholds) -> tupl
 
 def _equality_checks(same: Equality, asked: Thresholds) -> list[Check]:
     wide = [d for d in same.divergences if d.gap is not None and d.gap > asked.gap]
-    text = f"{same.equal} of {same.prompts} prompts give the reference's tokens; "
-    text += f"{len(wide)} part from it where its two best tokens are more than {asked.gap:g} apart"
+    text = f"the reference's tokens for {same.equal} of {counted(same.prompts, 'prompt')}; "
+    text += f"{counted(len(wide), 'divergence')} where its two best tokens are more than {asked.gap:g} apart"
     checks = [Check(f"{same.mode} is lossless", not wide, text)]
     if asked.agreement:
         part = same.equal / same.prompts

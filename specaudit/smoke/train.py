@@ -414,7 +414,7 @@ def make_pair(
     random.seed(0)
     texts = corpus(folders, megabytes)
     if len(texts) < 40:
-        sys.exit(f"Only {len(texts)} Python files were found below {', '.join(folders)}: name a folder with --corpus.")
+        sys.exit(f"Too few Python files lie below {', '.join(folders)} ({len(texts)}): name a folder with --corpus.")
     held_out, texts = texts[: len(texts) // 20][:64], texts[len(texts) // 20 :]
     tokenizer = tokenizer_of(texts, shape, folder / "target")
     encoded = tokenizer.encode_batch(texts)  # type: ignore[attr-defined]

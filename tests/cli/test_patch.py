@@ -41,7 +41,7 @@ def test_apply_status_verify_log_show_revert(engine: str, capsys: pytest.Capture
     before = Path(engine[4:], SCHEDULER).read_bytes()
     assert run(["patch", engine, "--recipe", "lookahead-slots", "--yes", "--no-diff"]) == Exit.CLEAN
     out, err = capsys.readouterr()
-    assert "applied lookahead-slots 1: 1 files changed" in out
+    assert "applied lookahead-slots 1: 1 file changed" in out
     assert "diff --git" not in out
     assert err == ""
     assert run(["patch", engine, "--recipe", "lookahead-slots", "--yes"]) == Exit.CLEAN
@@ -57,7 +57,7 @@ def test_apply_status_verify_log_show_revert(engine: str, capsys: pytest.Capture
     assert run(["patch", "revert", engine]) == Exit.CLEAN
     assert "add --yes" in capsys.readouterr().err
     assert run(["patch", "revert", engine, "--yes"]) == Exit.CLEAN
-    assert "lookahead-slots taken back, 1 files restored" in capsys.readouterr().out
+    assert "lookahead-slots taken back, 1 file restored" in capsys.readouterr().out
     assert Path(engine[4:], SCHEDULER).read_bytes() == before
     assert run(["patch", "revert", engine, "--yes"]) == Exit.CLEAN
     assert "clean, nothing is to be taken back" in capsys.readouterr().out

@@ -352,9 +352,9 @@ def test_diff_tells_of_new_places_of_a_defect(program: Program, documents: dict[
     said = program("diff", documents["0.33.0"], tmp_path / "new.json", "-q", "--fail-on", "low")
     assert said.code == 1
     assert "finding mean-acceptance-counts-past-eos: (present) vllm/v1/core/sched/scheduler.py:" in said.out
-    assert said.out.endswith("1 changes\n")
+    assert said.out.endswith("\n1 change\n")
     back = program("diff", tmp_path / "new.json", documents["0.33.0"], "-q", "--fail-on", "low")
-    assert (back.code, "1 changes" in back.out) == (0, True)
+    assert (back.code, "\n1 change\n" in back.out) == (0, True)
 
 
 def test_diff_of_odd_things(program: Program, documents: dict[str, Path], tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_only_a_wide_gap_is_a_loss() -> None:
     other = result([[1, 3], [1, 3]], drafts=5, accepted=1, per_position=[1])
     checks = {c.name: c for c in verdict({"none": none, "dflash": other}, Thresholds(gap=0.5, agreement=0.5))}
     assert not checks["dflash is lossless"].passed
-    assert "1 part from it" in checks["dflash is lossless"].text
+    assert "0 of 2 prompts; 1 divergence where" in checks["dflash is lossless"].text
     assert not checks["dflash agrees"].passed
     assert verdict({"none": none, "dflash": other}, Thresholds(gap=0.95))[-1].passed
 

@@ -190,7 +190,7 @@ def test_the_command_prints_a_table_and_a_verdict(
     assert program([*command(engine), "--prompts", prompts, "--output", first]) == Exit.CLEAN
     out, err = capsys.readouterr()
     assert "  dflash       1       21       84       36       60   2.714" in out
-    assert "ok    dflash is lossless: 3 of 3 prompts give the reference's tokens" in out
+    assert "ok    dflash is lossless: the reference's tokens for 3 of 3 prompts; 0 divergences" in out
     assert "--attach vllm-" in err
     again = [*command(engine, "--env", "FAKE_ENGINE=rejects"), "--prompts", prompts, "--compare", first]
     assert program(again) == Exit.FINDINGS
