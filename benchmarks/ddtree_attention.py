@@ -1,12 +1,13 @@
 """Attention over draft trees on one GPU: what the tree part adds to the context kernel, and the stand-alone kernel.
 
-    python benchmarks/ddtree_attention.py [--json FILE] [--only errors tree paged sweep]
+    python benchmarks/ddtree_attention.py [--json FILE] [--only errors tree paged sweep cuts]
 
 32 query heads and 8 KV heads of 128, bf16, a paged cache of blocks of 16. An arm is a CUDA graph of 36 layers, each
 with its own caches as far as they fit; the arms of a table are replayed in turn; a figure is the median per layer.
 
 Arms: `context`, FlashAttention 2 as torch carries it, not causal, over the context and the root; `context + tree`, the
 same followed by the tree part; `tree`, the tree part alone; `rooted`, context + tree with the root left to the tree;
+`written`, both after the rows' keys and values were written, as a layer does it (else they come from HBM);
 `causal`, one FlashAttention call over context and rows, what a chain of as many rows costs; `paged`, context and tree
 in one kernel; `sdpa`, torch's attention with a dense mask. Errors are relative to fp64. `sweep` times other cuts.
 """
@@ -128,7 +129,12 @@ class Case:
         return (weight * first.float() + (1 - weight) * second.float()).bfloat16()
 
     def tree(
-        self, layer: Layer, out: Tensor, lse: Tensor, root_in_context: bool = True, tile: attention.Tile | None = None
+        self,
+        layer: Layer,
+        out: Tensor,
+        lse: Tensor,
+        root_in_context: bool = True,
+        tile: attention.Tile | None = None,
     ) -> None:
         attention.tree_attention(
             out,
@@ -145,10 +151,25 @@ class Case:
             tile=tile,
         )
 
-    def context_and_tree(self, layer: Layer, root_in_context: bool = True) -> Tensor:
+    def context_and_tree(
+        self, layer: Layer, root_in_context: bool = True, tile: attention.Tile | None = None
+    ) -> Tensor:
         out, lse = self.flash(layer, self.root_lens if root_in_context else self.context_lens)
-        self.tree(layer, out, lse, root_in_context)
+        self.tree(layer, out, lse, root_in_context, tile)
         return out
+
+    def write(self, layer: Layer) -> None:
+        """As a layer does before its attention: the rows' keys and values go into the cache."""
+        rows = layer.query[:, :KV_HEADS]
+        for cache in layer.cache:
+            cache.view(-1, KV_HEADS, SIZE).index_copy_(0, self.slots, rows)
+
+    def written(self, layer: Layer, tree: bool) -> None:
+        self.write(layer)
+        if tree:
+            self.context_and_tree(layer)
+        else:
+            self.flash(layer, self.root_lens)
 
     def paged(
         self, layer: Layer, scratch: Tensor, splits: int | None = None, tile: attention.Tile | None = None
@@ -246,7 +267,7 @@ def error(got: Tensor, exact: Tensor) -> str:
 def section_tree() -> Figures:
     print("\ntree part, beyond the context kernel, us a layer (bar: 8)")
     figures: Figures = {}
-    for context in (256, 4096):
+    for context in (300, 4100):  # no multiple of a tile, as almost every context
         for batch, nodes in ((1, 16), (1, 64), (8, 16), (8, 64)):
             case = Case(batch, nodes, context)
             parts = [case.flash(layer, case.root_lens) for layer in case.layers]
@@ -259,10 +280,13 @@ def section_tree() -> Figures:
                     ],
                     "causal": case.every(partial(case.flash, keys=case.full_lens, causal=True)),
                     "rooted": case.every(partial(case.context_and_tree, root_in_context=False)),
+                    "written, context": case.every(partial(case.written, tree=False)),
+                    "written, context + tree": case.every(partial(case.written, tree=True)),
                 }
             )
             figure["beyond context"] = figure["context + tree"] - figure["context"]
             figure["rooted, beyond"] = figure["rooted"] - figure["context"]
+            figure["written, beyond"] = figure["written, context + tree"] - figure["written, context"]
             figures[f"B={batch} N={nodes} context {context}"] = figure
             line(f"B={batch} N={nodes} context {context}", figure)
     return figures
@@ -321,31 +345,22 @@ def fastest(times: dict[str, float], name: str, count: int = 8) -> dict[str, flo
     return ordered
 
 
-def section_variants() -> Figures:
-    """Other forms of the tree kernel (ddtree_attention_variants.py) where the bar was missed, and where it was met."""
-    from ddtree_attention_variants import chosen, run
-
+def section_cuts() -> Figures:
+    """Other cuts of the tree part, beyond the context kernel: (rows, keys, warps, stages), the context's part early."""
     figures: Figures = {}
-    for batch, nodes, context in ((8, 64, 4096), (8, 64, 256), (1, 64, 4096), (8, 16, 4096), (1, 16, 4096)):
+    for batch, nodes, context in ((8, 64, 4100), (8, 64, 300), (1, 64, 4100), (8, 16, 4100), (1, 16, 4100)):
         case = Case(batch, nodes, context)
-
-        def varied(layer: Layer, variant: object) -> Tensor:
-            out, lse = case.flash(layer, case.context_lens)  # noqa: B023 (used before the case changes)
-            run(
-                variant, out, lse, layer.query, layer.cache[0], layer.cache[1], case.row_starts, case.ancestors,  # noqa: B023
-                case.slots, case.rows, SCALE,  # noqa: B023
-            )  # fmt: skip
-            return out
-
-        expected = case.context_and_tree(case.layers[0], root_in_context=False)
+        tiles = [(64, 64, 4, 1), (64, 64, 8, 1), (64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 1), (128, 64, 8, 1)]
+        tiles = tiles if batch * nodes > 128 else [(16, 64, 4, 1), (16, 16, 4, 1), (32, 64, 4, 1), (64, 16, 4, 1)]
         arms: dict[str, list[Operation]] = {
-            "context": case.every(partial(case.flash, keys=case.context_lens)),
-            "as it is": case.every(partial(case.context_and_tree, root_in_context=False)),
+            "context": case.every(partial(case.flash, keys=case.root_lens)),
+            "as it is": case.every(case.context_and_tree),
         }
-        for name, variant in chosen().items():
-            torch.testing.assert_close(varied(case.layers[0], variant), expected, rtol=2e-2, atol=2e-2)
-            arms[name] = case.every(partial(varied, variant=variant))
-        times = medians(arms, rounds=9)
+        for tile in tiles:
+            for early in (False, True):
+                operation = partial(case.context_and_tree, tile=attention.Tile(*tile, early))
+                arms[f"{tile}{' early' if early else ''}"] = case.every(operation)
+        times = medians(arms, rounds=15)
         beyond = {name: us - times["context"] for name, us in times.items() if name != "context"}
         title = f"beyond context B={batch} N={nodes} context {context}"
         figures[title] = fastest(beyond, title, count=len(beyond))
@@ -357,7 +372,7 @@ SECTIONS = {
     "tree": section_tree,
     "paged": section_paged,
     "sweep": section_sweep,
-    "variants": section_variants,
+    "cuts": section_cuts,
 }
 
 

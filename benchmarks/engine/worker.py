@@ -11,10 +11,15 @@ import cProfile
 import json
 import os
 import pstats
+import runpy
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [path for path in sys.path if path != str(HERE)]  # engines import modules of everyday names (requests)
 
 COUNTERS = {
     "vllm:spec_decode_num_drafts": "drafts",
@@ -299,9 +304,9 @@ def difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 def attend_in_plain_torch() -> None:
     """FlashAttention's backend with its kernel replaced by plain torch, which takes fp32: for an exact comparison."""
     import torch
-    from flash import flash_attn_varlen_func  # type: ignore[import-not-found]  # this file's neighbour
     from vllm.v1.attention.backends import fa_utils, flash_attn
 
+    flash_attn_varlen_func = runpy.run_path(str(HERE / "flash.py"))["flash_attn_varlen_func"]
     for module in (fa_utils, flash_attn):
         for name in list(vars(module)):
             if name in ("flash_attn_varlen_func", "_FA4_DENSE_ATTENTION_KERNEL"):

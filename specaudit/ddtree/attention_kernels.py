@@ -146,6 +146,7 @@ def tree_attention_kernel(
     BY_TABLE: tl.constexpr,
     FIRST_ROW: tl.constexpr,
     FIRST_KEY: tl.constexpr,
+    EARLY: tl.constexpr,
     E4M3_QUERY: tl.constexpr,
     E4M3_CACHE: tl.constexpr,
     OPERAND: tl.constexpr,
@@ -175,10 +176,13 @@ def tree_attention_kernel(
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     top, total = lse, tl.zeros([BLOCK_M], tl.float32)
-    last = FIRST_ROW + (tile * BLOCK_M + BLOCK_M - 1) // GROUP
-    for first in range(FIRST_KEY, tl.minimum(n, last + 1), BLOCK_N):  # parents come before children: no later keys
+    has_context = lse > float("-inf")  # without one, `Out` may hold anything
+    if EARLY:
+        context = _load_rows(Out, row * out_row + head * out_head, live & has_context, HEAD_SIZE, BLOCK_D, False)
+    seen = tl.minimum(n, FIRST_ROW + (tile * BLOCK_M + BLOCK_M - 1) // GROUP + 1)  # parents come before children
+    for first in range(FIRST_KEY, seen, BLOCK_N):
         j = first + tl.arange(0, BLOCK_N)
-        in_tree = j < n
+        in_tree = j < seen
         if BY_TABLE:
             position = tl.load(ContextLens + b) + j
             block, offset = _slots(Table + b * table_request, position, in_tree, BLOCK_SIZE)
@@ -192,10 +196,10 @@ def tree_attention_kernel(
         bits = _ancestor_bits(Ancestors + b * ancestors_request, row * ancestors_row, live, first, words, BLOCK_N)
         acc, top, total = _attend(acc, top, total, q, k, v, bits & in_tree[None, :], scale_s, True, PRECISION)
 
-    has_context = lse > float("-inf")  # without one, `Out` may hold anything
     weight = tl.exp2(lse - tl.where(top == float("-inf"), 0.0, top))
     inverse = 1.0 / tl.where(live, total + weight, 1.0)
-    context = _load_rows(Out, row * out_row + head * out_head, live & has_context, HEAD_SIZE, BLOCK_D, False)
+    if not EARLY:
+        context = _load_rows(Out, row * out_row + head * out_head, live & has_context, HEAD_SIZE, BLOCK_D, False)
     result = acc * (inverse * scale_v)[:, None] + context.to(tl.float32) * (inverse * weight)[:, None]
     _store_rows(Merged, row * merged_row + head * merged_head, result, live, HEAD_SIZE, BLOCK_D)
 

@@ -52,6 +52,7 @@ def kernel(fn: object, dtype: str, head_size: int, cache: str = "", **constexprs
         "BY_TABLE": False,
         "FIRST_ROW": 1,
         "FIRST_KEY": 1,
+        "EARLY": tile.early,
         "E4M3_QUERY": False,
         "E4M3_CACHE": cache == E4M3_BYTES,
         "OPERAND": operand,

@@ -389,7 +389,13 @@ def test_largest_tree(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize(
-    "tile", [attention.Tile(16, 16, 1, 1), attention.Tile(64, 32, 4, 3), attention.Tile(128, 64, 8, 2)]
+    "tile",
+    [
+        attention.Tile(16, 16, 1, 1),
+        attention.Tile(16, 16, 1, 1, early=True),
+        attention.Tile(64, 32, 4, 3),
+        attention.Tile(128, 64, 8, 2, early=True),
+    ],
 )
 def test_every_cut_gives_the_same(tile: attention.Tile, device: torch.device) -> None:
     shape = Shape((17, 41), (40, 90), dtype=torch.float16)

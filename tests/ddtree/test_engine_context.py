@@ -114,6 +114,7 @@ def test_every_row_sees_its_context_and_its_ancestors(
         own = torch.ones(count, count, dtype=torch.bool, device=device).tril()
         if b < trees:
             own = unpack_bits(state.batch.ancestors[b], 1 + NODES)[:count, :count]
+            own[:, 0] = True  # the context part has the root, so inert rows see it, too
         visible = torch.cat([torch.ones(count, context, dtype=torch.bool, device=device), own], 1)
         expected = dense(query[first : first + count], keys[b], values[b], visible)
         torch.testing.assert_close(output[first : first + count], expected, rtol=1e-4, atol=1e-5)

@@ -71,7 +71,7 @@ def test_prepare_equals_stage_and_depth_positions(device: torch.device, cut: int
     for name in LINKS:
         assert torch.equal(getattr(batch, name)[:2], getattr(trees, name)), name
     assert batch.num_rows.tolist() == [trees.num_rows[0], trees.num_rows[1], 1, 1, 0, 0]
-    assert state.context_lens.tolist() == [103, 100, 0, 0, 0, 0]
+    assert state.context_lens.tolist() == [104, 101, 0, 0, 0, 0]  # the root counted in
     own = Tree.empty(1, NODES, HORIZON, "cpu").ancestors[0]
     assert all(torch.equal(batch.ancestors[b], own) for b in range(2, SLOTS))
 
@@ -98,7 +98,7 @@ def test_prepare_by_rows_of_the_step_before(device: torch.device) -> None:
     causal = reference.ancestor_mask(batch.parents[1:2], torch.empty_like(batch.ancestors[1:2]))
     assert torch.equal(batch.ancestors[1:2], causal)
     assert torch.equal(positions[rows : 2 * rows].cpu(), sequential[rows : 2 * rows])
-    assert state.context_lens.tolist() == [70, 80, 90, 0, 0, 0]
+    assert state.context_lens.tolist() == [71, 81, 91, 0, 0, 0]
 
 
 def test_prepare_rejects_placeholders_of_an_unfinished_prompt(device: torch.device) -> None:

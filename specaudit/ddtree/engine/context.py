@@ -1,9 +1,8 @@
 """Attention of the target: the chain's own FlashAttention over the context, then the tree kernel, which merges.
 
-The context part is the call that a chain makes, with every row seeing all of the request's earlier tokens and none of
-its own rows (not causal, `seqused_k` = context length) and its log-sum-exp returned; its cost is the chain's at any
-context length. The tree part costs O((1 + N)^2) and is independent of the context. Counting the root into the context
-part was measured on an H200: 2 us a layer less for 16 nodes, up to 4 us more for 64.
+The context part is the call that a chain makes, with every row seeing all of the request's earlier tokens, the root
+and none of the nodes (not causal, `seqused_k` = context length + 1) and its log-sum-exp returned; its cost is the
+chain's at any context length. The tree part costs O(N^2) and is independent of the context.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class TreeMetadata:
     requests: int
     rows: int
     max_rows: int
-    context_lens: Tensor  # [requests] int32
+    context_lens: Tensor  # [requests] int32, the root counted in
     ancestors: Tensor  # [S, R, W] int32
     row_starts: Tensor  # [requests + 1] int32
     rest_row_starts: Tensor | None
@@ -153,6 +152,7 @@ def forward(
         tree.row_starts,
         tree.ancestors,
         max_rows=tree.max_rows,
+        root_in_context=True,
         scale=impl.scale,
         slot_mapping=metadata.slot_mapping,
         query_scale=layer._q_scale if quantized else None,

@@ -72,7 +72,8 @@ def _prepare_kernel(
                 count = length
                 if slot >= 0:
                     count = tl.minimum(tl.load(FromRows + slot), length)
-    tl.store(ContextLens + b, context)
+    # The root is in every row's sight, so the context part takes it along.
+    tl.store(ContextLens + b, context + (b < tree_requests).to(tl.int32))
     tl.store(ToRows + b, count)
     used = inside & (row < count)
     taken = used & ~chain

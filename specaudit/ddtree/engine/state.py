@@ -44,7 +44,7 @@ class TreeState:
         self.slots.num_rows.fill_(1)
         self.batch = Tree.empty(slots, self.nodes, settings.horizon, device, token_dtype=torch.int64)
         self.walk = Walk.empty(slots, self.batch.max_depth, device, token_dtype=torch.int64)
-        # keys of the context part of attention: the tokens before the root
+        # keys of the context part of attention: the tokens before the root, and the root
         self.context_lens = torch.zeros(slots, dtype=torch.int32, device=device)
         # by slot; 0: chain-shaped
         self.budgets = torch.full((slots,), settings.budget, dtype=torch.int32, device=device)
