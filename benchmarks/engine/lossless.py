@@ -1,5 +1,6 @@
 """Losslessness: rule (a) against what two stock arms agree on, rule (b) by re-scoring, rule (c) in fp32; sampling.
 
+(a) stands beside what the stock chain of another FlashAttention version agrees on: outputs of two bf16 kernels part.
 (b) Every emitted token, scored by a stock engine's prefill, lies within delta of the best one; delta is the 99.9th
 percentile of the difference that two stock ways of computing the same logits show. Stock's own violations stand beside.
 At a temperature each emitted token is drawn again by a stock engine from the same prefix, with the same seed.
@@ -18,6 +19,7 @@ from .requests import greedy, seeded, tokens_of, varied
 
 PERCENTILE = 0.999
 SAMPLES = 1024
+OTHER_KERNEL = "chain, FlashAttention 2"
 
 
 def run(given: Setting) -> None:
@@ -34,6 +36,8 @@ def at_zero(given: Setting) -> None:
     shorter = f"chain {horizon - 1}"
     arms = [none(seqs=128), chain(horizon=horizon), chain(shorter, horizon=horizon - 1)]
     arms += [tree(budget) for budget in budgets]
+    # a second correct kernel of the same engine: how far equality of whole outputs goes in bf16
+    arms.append(chain(OTHER_KERNEL, horizon=horizon).with_engine(attention_config={"flash_attn_version": 2}))
     with Engines(arms, given.pair, given.places, given.clock) as engines:
         judge = engines["none"]
         outputs: dict[tuple[str, int], list[list[int]]] = {}
