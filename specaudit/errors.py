@@ -19,6 +19,7 @@ SpecauditError                  exit 2
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -32,6 +33,18 @@ class Exit(IntEnum):
     INTERRUPTED = 130
     #: As a program that SIGPIPE ended, so that a gate behind ``| head`` and ``pipefail`` never passes unseen.
     READER_GONE = 141
+
+
+def exit_of(codes: Iterable[Exit]) -> Exit:
+    """The exit code of a command from those of its targets, each of which is clean or has its error's code.
+
+    One target has its own. Of several, one that failed for whatever reason leaves the answer incomplete, since the
+    others were examined or changed; only where all of them fail for what the user wrote, nothing came of it.
+    """
+    each = set(codes)
+    if Exit.ERROR in each and len(each) > 1:
+        return Exit.INCOMPLETE
+    return max(each, default=Exit.CLEAN)
 
 
 class SpecauditError(Exception):

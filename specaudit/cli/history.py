@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specaudit.cli.root import sub_app
-from specaudit.errors import Exit
+from specaudit.errors import exit_of
 
 app = sub_app()
 
@@ -61,4 +61,4 @@ def history(
             show_lines([("  ".join(table([row])[0]), "bold"), *((f"    {change}", None) for change in row.changes)])
     else:
         show_table(COLUMNS, table(rows(scans)))
-    raise typer.Exit(max((outcome.code for outcome in outcomes), default=Exit.CLEAN))
+    raise typer.Exit(exit_of(outcome.code for outcome in outcomes))

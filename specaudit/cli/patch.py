@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from specaudit.cli import machines
 from specaudit.cli.root import sub_app
-from specaudit.errors import Exit, PatchError, UsageError
+from specaudit.errors import Exit, PatchError, UsageError, exit_of
 from specaudit.words import counted
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def apply(
     Everything is checked before the first file is touched, and undone when anything fails. On several targets: none is
     changed unless all can be; one that fails is taken back.
     """
-    from specaudit.console import note, show_lines
+    from specaudit.console import complain, note, show_lines
     from specaudit.patching import fleet
     from specaudit.patching.present import outcome, plan_lines, verification_lines
     from specaudit.patching.recipes.registry import named
@@ -114,21 +114,21 @@ def apply(
             if changing and not dry_run and not json:
                 note("nothing was changed; add --yes to apply")
             _write(json, [_planned(p) for p in planned])
-            raise typer.Exit(max((p.error.code for p in planned if p.error), default=Exit.CLEAN))
+            raise typer.Exit(exit_of(p.code for p in planned))
         done = fleet.apply_all(planned, open_place, imports)
     for p, result in zip(planned, done, strict=True):
         for text in result.notes:
             note(text)
         if result.error is not None:
             back = " Its change was taken back." if result.reverted else ""
-            print(f"error: {result.error.message}{back}\n  try: {result.error.hint}", file=sys.stderr)
+            complain(result.error.message + back, result.error.hint)
         elif not json and p.prepared is not None and result.verification is not None:
             show_lines([("", None), *verification_lines(result.target.spec, result.verification)])
             show_lines([(f"  {outcome(p.prepared.plan)}", "green")])
             if p.prepared.surroundings.processes:
                 note("restart the processes listed above: they still run the old code")
     _write(json, [{**_planned(p), **_applied(result)} for p, result in zip(planned, done, strict=True)])
-    raise typer.Exit(max(result.code for result in done))
+    raise typer.Exit(exit_of(result.code for result in done))
 
 
 def _agreed() -> bool:

@@ -80,7 +80,7 @@ def _root(
     """Which speculative-decoding code an installed vLLM or SGLang really runs, with evidence.
 
     Exit codes: 0 clean; 1 findings at or above the gate, or an expectation unmet; 2 usage or tool error;
-    3 a target unreachable or not fully examined; 130 interrupted.
+    3 a target unreachable or not fully examined, or one of several failed; 130 interrupted.
     """
 
 

@@ -13,7 +13,7 @@ import typer
 from specaudit.cli import machines
 from specaudit.cli.gating import Baseline, Expect, FailOn, Ignore, gate_of, tell
 from specaudit.cli.root import sub_app
-from specaudit.errors import ConfigurationError, Exit
+from specaudit.errors import ConfigurationError, Exit, exit_of
 from specaudit.words import counted
 
 if TYPE_CHECKING:
@@ -135,11 +135,11 @@ def scan(
         if output is not None:
             document.write(output, data)
     page.finish()
-    codes = [outcome.code for outcome in outcomes]
+    codes = [exit_of(outcome.code for outcome in outcomes)]
     if gate is not None:
         fit(gate.known, scans)
         codes += [_judged(one, gate) for one, outcome in zip(scans, outcomes, strict=True) if outcome.error is None]
-    raise typer.Exit(max(codes, default=Exit.CLEAN))
+    raise typer.Exit(max(codes))
 
 
 class _Page:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from specaudit.errors import Exit, PatchError, SpecauditError
+from specaudit.errors import Exit, IncompleteError, PatchError, SpecauditError
 from specaudit.model import Target
 from specaudit.patching.model import Plan
 from specaudit.patching.operations import Prepared, Verification, carry_out, prepare, take_back, verify
@@ -34,6 +34,11 @@ class Planned:
     prepared: Prepared | None = None
     error: SpecauditError | None = None
 
+    @property
+    def code(self) -> Exit:
+        """Clean, or that of the error."""
+        return _code(self.error)
+
 
 @dataclass(frozen=True, slots=True)
 class Applied:
@@ -48,7 +53,11 @@ class Applied:
     @property
     def code(self) -> Exit:
         """Clean, or that of the error."""
-        return Exit.CLEAN if self.error is None else self.error.code
+        return _code(self.error)
+
+
+def _code(error: SpecauditError | None) -> Exit:
+    return Exit.CLEAN if error is None else error.code
 
 
 def plan_all(targets: Sequence[Target], recipes: Sequence[Recipe], open_place: Open) -> tuple[Planned, ...]:
@@ -68,14 +77,17 @@ def agree(planned: Sequence[Planned]) -> None:
     """Checks that every host has a plan, and the same one.
 
     Raises:
+        IncompleteError: not all hosts have one, some because they could not be reached or examined.
         PatchError: not all hosts have one, or they differ.
     """
-    failed = [p for p in planned if p.error is not None]
+    failed = {p.target.spec: p.error for p in planned if p.error is not None}
     if failed:
-        which = "; ".join(f"{p.target.spec}: {p.error.message}" for p in failed if p.error is not None)
-        raise PatchError(
-            f"{len(failed)} of {counted(len(planned), 'host')} cannot be changed, so none was. {which}",
-            "Repair them, leave them out, or change the others with --allow-partial.",
+        which = "; ".join(f"{spec}: {error.message.rstrip('.')}" for spec, error in failed.items())
+        others = "Repair them, leave them out, or change the others with --allow-partial."
+        kind = IncompleteError if any(error.code == Exit.INCOMPLETE for error in failed.values()) else PatchError
+        raise kind(
+            f"{len(failed)} of {counted(len(planned), 'host')} cannot be changed, so none was. {which}.",
+            others if len(failed) < len(planned) else next(iter(failed.values())).hint,
         )
     groups: dict[object, list[str]] = {}
     for p in planned:

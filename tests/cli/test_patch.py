@@ -114,6 +114,30 @@ def test_a_release_is_refused_and_nothing_is_said_of_taking_back(capsys: pytest.
     assert ("cannot be changed in place" in told, "taken back" in told) == (True, False)
 
 
+def test_hosts_that_cannot_be_reached_are_exit_3_and_a_refusal_of_all_is_exit_2(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text("[groups.all]\nhosts = ['gpu1', 'gpu2']\n[defaults]\nssh = ['HostName=127.0.0.1', 'Port=1']\n")
+    slots = ["--recipe", "lookahead-slots", "--no-diff"]
+    everywhere = ["patch", "--inventory", str(fleet), *slots]
+    assert run(everywhere) == Exit.INCOMPLETE
+    told = capsys.readouterr().err
+    assert "2 of 2 hosts cannot be changed, so none was. gpu1: gpu1 (127.0.0.1 port 1) refuses the connection; " in told
+    assert "others" not in told  # there are none to change
+    assert run([*everywhere, "--allow-partial"]) == Exit.INCOMPLETE
+    assert run(["patch", "--inventory", str(fleet), engine, "gpu1", *slots]) == Exit.INCOMPLETE
+    capsys.readouterr()
+    absent = [f"dir:{tmp_path}/one", f"dir:{tmp_path}/two"]
+    assert run(["patch", *absent, *slots]) == Exit.ERROR
+    assert "does not exist" in capsys.readouterr().err
+    assert run(["patch", absent[0], engine, *slots]) == Exit.ERROR  # nothing was done, for what was written
+    assert "change the others with --allow-partial" in capsys.readouterr().err
+    assert run(["patch", absent[0], engine, *slots, "--allow-partial", "--yes"]) == Exit.INCOMPLETE
+    out, err = capsys.readouterr()
+    assert ("applied lookahead-slots" in out, "does not exist" in err) == (True, True)
+
+
 def test_what_cannot_be_done_says_what_to_do(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["patch", engine, "--recipe", "dflash-layer-id"]) == Exit.ERROR
     assert "Did you mean dflash-layer-ids" in capsys.readouterr().err

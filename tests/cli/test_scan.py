@@ -102,7 +102,33 @@ def test_several_targets_make_a_run_and_the_one_that_fails_does_not_end_the_othe
     assert said.document["schema"] == "specaudit/run/1"
     assert (failed["engine"], good["engine"]["version"]) == (None, "0.20.1")
     assert "does not exist" in failed["errors"][0]["error"]
-    assert (said.code, "does not exist" in said.err) == (2, True)
+    assert (said.code, "does not exist" in said.err) == (3, True)
+
+
+def test_of_several_targets_all_must_fail_for_what_the_user_wrote_to_be_wrong_usage(
+    specaudit: Callable[..., Said], release: Callable[[str], Path], tmp_path: Path
+) -> None:
+    absent, there = f"dir:{tmp_path}/none", f"dir:{release('0.20.1')}"
+    unreachable = ["gpu1", "--ssh-config", str(tmp_path / "config")]
+    (tmp_path / "config").write_text("Host gpu1\n  HostName 127.0.0.1\n  Port 1\n")
+    for targets, code in (
+        ([absent], 2),
+        ([absent, f"{absent}2"], 2),
+        ([absent, there], 3),
+        ([absent, *unreachable], 3),
+        ([there, *unreachable], 3),
+        ([absent, there, "--expect", "runner=v2"], 3),
+        ([there, there + "/", "--expect", "runner=v2"], 1),
+    ):
+        assert specaudit("scan", *targets, "--no-rules", "--brief", "-q").code == code, targets
+
+
+def test_the_report_of_a_run_ends_as_the_scan_did(
+    specaudit: Callable[..., Said], release: Callable[[str], Path], tmp_path: Path
+) -> None:
+    output = str(tmp_path / "run.json")
+    scanned = specaudit("scan", f"dir:{tmp_path}/none", f"dir:{release('0.20.1')}", "--no-rules", "--output", output)
+    assert (scanned.code, specaudit("report", output).code) == (3, 3)
 
 
 def test_rules_are_evaluated_unless_refused(specaudit: Callable[..., Said], release: Callable[[str], Path]) -> None:
