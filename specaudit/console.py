@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, get_args
 
 from specaudit import summary
@@ -153,14 +154,26 @@ def show_lines(lines: Iterable[tuple[str, str | None]]) -> None:
         out.line(text, style)
 
 
-def show_table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    """Prints a table on stdout, its lines as long as its cells: one row stays one line."""
+def show_table(
+    columns: tuple[str, ...], rows: Iterable[tuple[str, ...]], below: Iterable[Iterable[str]] | None = None
+) -> None:
+    """Prints a table on stdout, its lines as long as its cells: one row stays one line.
+
+    Args:
+        columns: titles.
+        rows: cells, as many as there are titles.
+        below: what follows each row, indented; the rows are bold then.
+    """
     out = _Page()
     cells = [columns, *rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
-    for number, row in enumerate(cells):
-        line = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        out.line(line.rstrip(), "dim" if number == 0 else None)
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    out.line(lines[0], "dim")
+    style = "bold" if below is not None else None
+    for line, more in zip(lines[1:], below if below is not None else repeat(()), strict=False):
+        out.line(line, style)
+        for text in more:
+            out.line(f"    {text}")
 
 
 def show_paths(scan: Scan, paths: Iterable[Path]) -> None:

@@ -34,7 +34,7 @@ def history(
     """Tell how releases differ: default runner, drafts, walks, trees and open findings, one row each."""
     from specaudit import document
     from specaudit.cli.caching import cached
-    from specaudit.console import Progress, note, show_lines, show_table
+    from specaudit.console import Progress, note, show_table
     from specaudit.engines import ENGINES
     from specaudit.errors import UsageError
     from specaudit.history import COLUMNS, releases, rows, table, tagged
@@ -56,9 +56,7 @@ def history(
     scans = [outcome.scan for outcome in outcomes]
     if json:
         sys.stdout.buffer.write(document.encode(document.of_scans(scans)))
-    elif changes:
-        for row in rows(scans):
-            show_lines([("  ".join(table([row])[0]), "bold"), *((f"    {change}", None) for change in row.changes)])
     else:
-        show_table(COLUMNS, table(rows(scans)))
+        found = rows(scans)
+        show_table(COLUMNS, table(found), [map(str, row.changes) for row in found] if changes else None)
     raise typer.Exit(exit_of(outcome.code for outcome in outcomes))

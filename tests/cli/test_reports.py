@@ -451,6 +451,11 @@ def test_history_of_a_checkout(program: Program, release: Release, tmp_path: Pat
     assert "none/dead/none" in said.out
     changed = program("history", "--git", clone, "--from", "0.20", "--changes", "-q")
     assert "    changed   tree drafting: static -> none" in changed.out
+    lines = changed.out.splitlines()
+    assert lines[0].split()[:3] == ["release", "default", "runner"]
+    first, second = (next(line for line in lines if line.startswith(version)) for version in ("0.20.1", "0.33.0"))
+    assert lines[0].index("default runner") == first.index("v1") == second.index("v2")  # one table, not two
+    assert program("history", "--git", clone, "--from", "0.20", "-q").out.splitlines() == [lines[0], first, second]
     assert len(json.loads(program("history", "--git", clone, "--json", "-q").out)["scans"]) == 2
     direct = program("scan", f"git:{clone}@v0.33.0", "--json", "-q")
     assert json.loads(direct.out)["engine"]["source"].startswith("git:")
