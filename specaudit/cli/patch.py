@@ -265,12 +265,16 @@ def forget(
 
     with _place(target, said, engine) as place:
         standing = place.agent().status()
+        if not (standing.applied or standing.pending or standing.leftovers):
+            show_lines([(f"{target}: clean, there is no journal to drop", None)])
+            return
         if standing.applied and not (standing.drifted or yes):
             raise PatchError(f"{target} is patched, and its files are as they were left.", "Use revert; or add --yes.")
         if not yes and not (sys.stdin.isatty() and typer.confirm("Drop the journal?", err=True)):
             note("nothing was changed; add --yes to drop the journal")
             return
-        show_lines([(f"{target}: forgotten: {', '.join(place.agent().forget()) or 'nothing'}", None)])
+        names = ", ".join(place.agent().forget()) or "an interrupted run"
+        show_lines([(f"{target}: the journal of {names} is dropped, files stay as they are", None)])
 
 
 @app.command("log")

@@ -77,9 +77,15 @@ def test_a_drifted_file_is_exit_1_and_a_refused_revert_exit_2_with_the_differenc
     assert "+mine = 1" in err
     assert f"specaudit patch forget {engine}" in err
     assert run(["patch", "forget", engine, "--yes"]) == Exit.CLEAN
-    capsys.readouterr()
+    assert capsys.readouterr().out == f"{engine}: the journal of lookahead-slots is dropped, files stay as they are\n"
     assert run(["patch", "status", engine]) == Exit.FINDINGS
     assert f"{engine}: foreign\n  foreign   {SCHEDULER}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("more", [[], ["--yes"]])
+def test_a_clean_engine_has_nothing_to_forget(engine: str, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["patch", "forget", engine, *more]) == Exit.CLEAN
+    assert capsys.readouterr() == (f"{engine}: clean, there is no journal to drop\n", "")
 
 
 def test_json_is_alone_on_stdout(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
