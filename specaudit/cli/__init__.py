@@ -12,9 +12,13 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from specaudit import __version__
 from specaudit.errors import Exit, SpecauditError
+
+if TYPE_CHECKING:
+    from typer._click.exceptions import NoSuchOption
 
 #: How writing to stdout fails: closed, a full disk or quota, a terminal that is gone. Files are written elsewhere, and
 #: errors of these are caught there.
@@ -94,7 +98,7 @@ def _run(argv: Sequence[str]) -> int:
         print(f"specaudit {__version__}")
         return Exit.CLEAN
     import typer
-    from typer._click.exceptions import NoArgsIsHelpError
+    from typer._click.exceptions import NoArgsIsHelpError, NoSuchOption
 
     from specaudit.cli.root import program
 
@@ -102,6 +106,9 @@ def _run(argv: Sequence[str]) -> int:
         code = program().main(args=list(argv) or ["--help"], prog_name="specaudit", standalone_mode=False)
     except NoArgsIsHelpError as bad:  # a group of commands was named, and none of its commands
         print(bad.format_message(), file=sys.stderr)
+        return Exit.ERROR
+    except NoSuchOption as bad:
+        _complain(*_no_option(bad, argv))
         return Exit.ERROR
     except typer.TyperException as bad:
         _complain(bad.format_message(), _help_hint(bad))
@@ -122,6 +129,21 @@ def _complain(message: str, hint: str) -> None:
     from specaudit.console import complain
 
     complain(message, hint)
+
+
+def _no_option(bad: NoSuchOption, argv: Sequence[str]) -> tuple[str, str]:
+    """What to say of an option that the command has not: as it was written, and the one that it is most like."""
+    import difflib
+
+    # Of -recipe only the first letter that is no option is handed on.
+    single = (word for word in argv if word[:1] == "-" != word[1:2] and bad.option_name[1:] in word[1:])
+    written = bad.option_name if bad.option_name.startswith("--") else next(single, bad.option_name)
+    meant = f"--{written.lstrip('-')}"
+    known = [name for one in bad.ctx.command.params for name in (*one.opts, *one.secondary_opts)] if bad.ctx else []
+    options = [name for name in known if name.startswith("--")]
+    begun = [name for name in options if name.startswith(meant)]
+    near = begun if len(begun) == 1 else difflib.get_close_matches(meant, options, 1)
+    return f"There is no option {written}.", f"Did you mean {near[0]}?" if near else _help_hint(bad)
 
 
 def _help_hint(bad: Exception) -> str:

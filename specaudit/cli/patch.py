@@ -30,8 +30,17 @@ class _Default(TyperGroup):
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Puts the command's name before anything that is not one."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            if args[0][:1] != "-" and not any(word.startswith("--recipe") for word in args):  # then it is no target
+                self._no_command(args[0])
             args = ["apply", *args]
         return super().parse_args(ctx, args)
+
+    def _no_command(self, word: str) -> None:
+        import difflib
+
+        near = difflib.get_close_matches(word, self.commands, 1)
+        if near:
+            raise UsageError(f"There is no command {word!r} of specaudit patch.", f"Did you mean {near[0]}?")
 
 
 app = sub_app(cls=_Default, no_args_is_help=True)
