@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -111,7 +112,7 @@ def try_rules(
         trees = [_index(spec, good, cache, stack) for spec in tree or ()]
         for rule in rules:
             trials += examples(rule)
-            trials += mutations(rule, trees) if trees else ()
+            trials += mutations(rule, trees)
     style = {"failed": "bold red", "skipped": "dim", "passed": None}
     shown = [t for t in trials if verbose or t.outcome == "failed"]
     show_lines(
@@ -120,8 +121,16 @@ def try_rules(
     counts = [f"{sum(t.outcome == word for t in trials)} {word}" for word in ("passed", "failed", "skipped")]
     broken = f"; wrong documents: {len(wrong)}" if wrong else ""
     show_lines([(f"{counted(len(rules), 'rule')}: {', '.join(counts)}{broken}", "bold")])
+    show_lines((line, "dim") for line in _reasons(trials))
     failed = any(trial.outcome == "failed" for trial in trials)
     raise typer.Exit(Exit.ERROR if wrong else Exit.FINDINGS if failed else Exit.CLEAN)
+
+
+def _reasons(trials: Iterable[Trial]) -> Iterator[str]:
+    """One line that tells why something was skipped, the most frequent reason first."""
+    found = Counter(trial.reason for trial in trials if trial.outcome == "skipped")
+    if found:
+        yield "skipped: " + ", ".join(f"{number} because {reason}" for reason, number in found.most_common())
 
 
 def _index(spec: str, book: Rulebook, cache: Cache, stack: ExitStack) -> tuple[str, Index]:

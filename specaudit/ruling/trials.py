@@ -92,7 +92,8 @@ def mutations(rule: Rule, trees: Iterable[tuple[str, Index]]) -> Iterator[Trial]
             fitting = [tree for tree in fitting if _changes(mutation, tree[1])]
         what = f"{rule.name} mutation {mutation.before} -> {mutation.after}"
         if not fitting:
-            yield Trial(rule.id, what, "skipped", f"no tree given is {mutation.before} with something to change")
+            none = f"no tree given is {mutation.before} with something to change" if known else "no --tree is given"
+            yield Trial(rule.id, what, "skipped", none)
         for name, index in dict(fitting[:1] + fitting[-1:]).items():
             yield _mutated(rule, mutation, f"{what} on {name}", index)
 

@@ -286,6 +286,27 @@ def test_rules_test_the_packaged_ones(program: Program, release: Release) -> Non
     assert "0 failed" in said.out
 
 
+def test_rules_test_tells_in_one_line_why_something_was_skipped(program: Program, tmp_path: Path) -> None:
+    tree = tmp_path / "tree/vllm"
+    tree.mkdir(parents=True)
+    (tree / "__init__.py").write_text("")
+    (tmp_path / "rules").mkdir()
+    edits = ", ".join(
+        f"{{from: {a}, to: {b}, edits: [{{find: {{pattern: x}}, replace: y}}]}}"
+        for a, b in (("present", "fixed"), ("present", "partial"), ("fixed", "present"))
+    )
+    (tmp_path / "rules/my-rule.yaml").write_text(f"{MY_RULE}mutations: [{edits}]\n")
+    one = program("rules", "test", tmp_path / "rules", "--tree", f"dir:{tree.parent}")
+    counts, reasons = one.out.splitlines()
+    assert (one.code, counts) == (0, "1 rule: 2 passed, 0 failed, 3 skipped")
+    assert reasons == (
+        "skipped: 2 because no tree given is present with something to change, "
+        "1 because no tree given is fixed with something to change"
+    )
+    none = program("rules", "test", tmp_path / "rules")
+    assert none.out == "1 rule: 2 passed, 0 failed, 3 skipped\nskipped: 3 because no --tree is given\n"
+
+
 def test_rules_test_finds_what_can_never_match(program: Program, tmp_path: Path) -> None:
     (tmp_path / "my-rule.yaml").write_text(MY_RULE)
     assert program("rules", "test", tmp_path).code == 0
