@@ -18,11 +18,15 @@ defaults.
 
 from __future__ import annotations
 
+import difflib
+import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -50,12 +54,9 @@ class _Group(_Options, forbid_unknown_fields=True):
     hosts: list[str] = []
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """A whole inventory."""
-
-    defaults: _Options = msgspec.field(default_factory=_Options)
-    groups: dict[str, _Group] = {}
-    hosts: dict[str, _Options] = {}
+_Some = TypeVar("_Some", bound=_Options)
+_TABLES = "Tables are [defaults], [groups.NAME] with hosts = [...], and [hosts.NAME]."
+_HEADER = re.compile(r"\s*\[[^\[\],]+\]\s*(#.*)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,80 +119,153 @@ def load(file: Path) -> Inventory:
     """Reads an inventory.
 
     Raises:
-        ConfigurationError: it cannot be read, is no TOML, or holds something that is no option.
+        ConfigurationError: it cannot be read, is no TOML, or holds something that is no option; the message names the
+            table.
     """
-    try:
-        read = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8-sig")), _File)
-    except OSError as bad:
-        raise ConfigurationError(f"The inventory {file} cannot be read: {bad.strerror}.", "Check its path.") from bad
-    except UnicodeDecodeError as bad:
-        raise ConfigurationError(f"The inventory {file} is not UTF-8.", "Save it as UTF-8.") from bad
-    except tomllib.TOMLDecodeError as bad:
-        raise ConfigurationError(f"The inventory {file} is no TOML: {bad}.", "Look at that line.") from bad
-    except RecursionError as bad:
-        raise ConfigurationError(f"The inventory {file} is nested too deeply.", "Look for brackets left open.") from bad
-    except msgspec.ValidationError as bad:
-        known = ", ".join(_Options.__struct_fields__)
-        raise ConfigurationError(
-            f"The inventory {file} is not understood: {bad}.",
-            f"Tables are defaults, groups.NAME (hosts = [...]) and hosts.NAME; options are {known}.",
-        ) from bad
+    read = _File(str(file), _parsed(file))
     names = dict.fromkeys([*(host for group in read.groups.values() for host in group.hosts), *read.hosts])
     if not names:
         raise ConfigurationError(
             f"The inventory {file} names no machine.", 'Write [groups.NAME] with hosts = ["gpu1"].'
         )
-    for label, group in read.groups.items():
-        # A group that holds a machine of its own name leaves no doubt.
-        inner = next(
-            (host for host in group.hosts if host in read.groups and host not in read.groups[host].hosts), None
-        )
-        if inner is not None:
-            raise ConfigurationError(
-                f"{file}: groups.{label} holds {inner}, which is a group.",
-                "Groups hold machines: list them again there.",
-            )
-    return Inventory(str(file), {name: _entry(file, read, name) for name in names})
+    return Inventory(str(file), {name: _entry(read, name) for name in names})
 
 
-def _entry(file: Path, read: _File, name: str) -> Entry:
+def _parsed(file: Path) -> dict[str, object]:
+    text = ""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        return tomllib.loads(text)
+    except OSError as bad:
+        raise ConfigurationError(f"The inventory {file} cannot be read: {bad.strerror}.", "Check its path.") from bad
+    except UnicodeDecodeError as bad:
+        raise ConfigurationError(f"The inventory {file} is not UTF-8.", "Save it as UTF-8.") from bad
+    except tomllib.TOMLDecodeError as bad:
+        why = f"{bad}{_below(text, str(bad))}"
+        raise ConfigurationError(f"The inventory {file} is no TOML: {why}.", "Look at that line.") from bad
+    except RecursionError as bad:
+        raise ConfigurationError(f"The inventory {file} is nested too deeply.", "Look for brackets left open.") from bad
+
+
+def _below(text: str, problem: str) -> str:
+    """The table in which the line lies that a problem of syntax names."""
+    line = re.search(r"at line (\d+)", problem)
+    headers = [one.strip() for one in text.splitlines()[: int(line[1])] if _HEADER.match(one)] if line else []
+    return f", below {headers[-1]}" if headers else ""
+
+
+class _File:
+    """A whole inventory, every table checked by itself."""
+
+    def __init__(self, name: str, tables: dict[str, object]) -> None:
+        self.name = name
+        for table in tables:
+            if table not in ("defaults", "groups", "hosts"):
+                raise self._wrong(f"[{table}]", "there is no such table", _TABLES)
+        self.defaults = self._options("[defaults]", tables.get("defaults", {}), _Options)
+        self.groups = {
+            label: self._options(_header("groups", label), group, _Group)
+            for label, group in self._tables("groups", tables).items()
+        }
+        self.hosts = {
+            label: self._options(_header("hosts", label), host, _Options)
+            for label, host in self._tables("hosts", tables).items()
+        }
+        for label, group in self.groups.items():
+            self._members(_header("groups", label), group)
+        for host in self.hosts:
+            self._machine(_header("hosts", host), host)
+
+    def _wrong(self, where: str, why: str, hint: str) -> ConfigurationError:
+        return ConfigurationError(f"{self.name}: {where}: {why.rstrip('.')}.", hint)
+
+    def _tables(self, kind: str, tables: dict[str, object]) -> dict[str, object]:
+        try:
+            return msgspec.convert(tables.get(kind, {}), dict[str, object])
+        except msgspec.ValidationError as bad:
+            raise self._wrong(kind, str(bad), _TABLES) from bad
+
+    def _options(self, where: str, table: object, kind: type[_Some]) -> _Some:
+        try:
+            read = msgspec.convert(table, kind)
+        except msgspec.ValidationError as bad:
+            text, _, place = str(bad).partition(" - at `$")
+            inner = f"{place.rstrip('`').lstrip('.')}: " if place else ""
+            raise self._wrong(where, inner + text, _hint(kind, table)) from bad
+        empty = next((key for key, value in _given(read).items() if value == ""), None)
+        if empty is not None:
+            raise self._wrong(where, f"{empty} is empty", "Leave it out.")
+        if read.deadline is not None and not DEADLINES[0] <= read.deadline <= DEADLINES[1]:
+            between = f"Take {DEADLINES[0]:g} to {DEADLINES[1]:g} seconds."
+            raise self._wrong(where, f"the deadline is {read.deadline:g} s", between)
+        if read.python and read.venv:
+            raise self._wrong(where, "it has both python and venv", "Leave out one of the two.")
+        if read.address is not None:
+            self._machine(where, read.address)
+        if read.via is not None:
+            try:
+                words_of(read.via)
+            except ConfigurationError as bad:
+                raise self._wrong(where, bad.message, bad.hint) from bad
+        return read
+
+    def _members(self, where: str, group: _Group) -> None:
+        for host in group.hosts:
+            # A group that holds a machine of its own name leaves no doubt.
+            if host in self.groups and host not in self.groups[host].hosts:
+                raise self._wrong(where, f"it holds {host}, which is a group", "Groups hold machines: list them again.")
+            self._machine(where, host)
+
+    def _machine(self, where: str, text: str) -> None:
+        if not is_machine(text):
+            raise self._wrong(where, f"{text!r} is no machine", "Write it as for ssh: user@host.")
+
+
+def _header(kind: str, name: str) -> str:
+    """A table's header as it is written."""
+    return f"[{kind}.{name if re.fullmatch(r'[A-Za-z0-9_-]+', name) else json.dumps(name, ensure_ascii=False)}]"
+
+
+def _hint(kind: type[_Options], table: object) -> str:
+    """What to do about a table that is not understood."""
+    known = kind.__struct_fields__
+    unknown = [key for key in table if key not in known] if isinstance(table, dict) else []
+    if isinstance(table, dict) and any(isinstance(table[key], dict) for key in unknown):
+        return 'A name with dots stands in quotes: [hosts."gpu1.example.com"].'
+    near = difflib.get_close_matches(unknown[0], known, 1) if unknown else []
+    return f"Did you mean {near[0]}?" if near else f"Options are {', '.join(known)}."
+
+
+def _entry(read: _File, name: str) -> Entry:
     groups = tuple(label for label, group in read.groups.items() if name in group.hosts)
     own = _given(read.hosts.get(name, _Options()))
+    decided = {_meaning(key) for key in own}
     shared: dict[str, object] = {}
+    origin: dict[str, str] = {}
     for label in groups:
         for key, value in _given(read.groups[label]).items():
-            if key not in own and shared.setdefault(key, value) != value:
+            here = _header("groups", label)
+            other = origin.setdefault(_meaning(key), here)
+            if _meaning(key) not in decided and other != here and shared.get(key) != value:
                 raise ConfigurationError(
-                    f"{file}: {name} has {key} from several groups, and they differ.", f"Set {key} in [hosts.{name}]."
+                    f"{read.name}: {name} has {key} from {here}, and another one from {other}.",
+                    f"Set {key} in {_header('hosts', name)}.",
                 )
+            shared[key] = value
     whole = msgspec.convert(_over(_over(_given(read.defaults), shared), own), _Options)
-    empty = next((key for key, value in _given(whole).items() if value == ""), None)
-    if empty is not None:
-        raise ConfigurationError(f"{file}: {empty} of {name} is empty.", "Leave it out.")
-    if whole.deadline is not None and not DEADLINES[0] <= whole.deadline <= DEADLINES[1]:
-        raise ConfigurationError(
-            f"{file}: the deadline of {name} is {whole.deadline:g} s.",
-            f"Take {DEADLINES[0]:g} to {DEADLINES[1]:g} seconds.",
-        )
-    if whole.python and whole.venv:
-        raise ConfigurationError(f"{file}: {name} has both python and venv.", "Leave out one of the two.")
-    for text in (name, whole.address or name):
-        if not is_machine(text):
-            raise ConfigurationError(f"{file}: {text!r} is no machine.", "Write it as for ssh: user@host.")
-    if whole.via is not None:
-        try:
-            words_of(whole.via)
-        except ConfigurationError as bad:
-            raise ConfigurationError(f"{file}: {name}: {bad.message}", bad.hint) from bad
     options = HostOptions(whole.address, tuple(whole.ssh or ()), bool(whole.sudo), whole.deadline)
     return Entry(name, groups, python_of(whole.python, whole.venv), whole.via, options)
 
 
+def _meaning(key: str) -> str:
+    """``python`` and ``venv`` say the same thing."""
+    return "python" if key == "venv" else key
+
+
 def _over(lower: dict[str, object], upper: dict[str, object]) -> dict[str, object]:
-    """Options with more special ones; ``python`` and ``venv`` say the same thing."""
-    if {"python", "venv"}.intersection(upper):
-        lower = {key: value for key, value in lower.items() if key not in ("python", "venv")}
-    return {**lower, **upper}
+    """Options with more special ones."""
+    decided = {_meaning(key) for key in upper}
+    return {**{key: value for key, value in lower.items() if _meaning(key) not in decided}, **upper}
 
 
 def is_machine(text: str) -> bool:

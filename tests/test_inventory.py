@@ -78,27 +78,42 @@ def test_a_limit_that_means_nothing_is_an_error(file: Path, limit: tuple[str, ..
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[groups.a]\nhosts = ['x']\npyton = 1\n", "pyton"),
-        ("[groups.a]\nhosts = 'x'\n", "Expected `array`"),
-        ("[hosts.x]\nsudo = 'yes'\n", "Expected `bool"),
-        ("[host.x]\n", "host"),
+        ("[groups.a]\nhosts = ['x']\npyton = 1\n", r"\[groups\.a\]: .* unknown field `pyton`"),
+        ("[groups.a]\nhosts = 'x'\n", r"\[groups\.a\]: hosts: Expected `array`"),
+        ("[groups.a]\nhosts = ['x', 3]\n", r"\[groups\.a\]: hosts\[1\]: Expected `str`"),
+        ("[groups]\na = 1\n", r"\[groups\.a\]: Expected `object`"),
+        ("hosts = ['x']\n", "hosts: Expected `object`"),
+        ("[hosts.x]\n[hosts.y]\nsudo = 'yes'\n", r"\[hosts\.y\]: sudo: Expected `bool"),
+        ("[hosts.'a.b']\nsudo = 'yes'\n", r"""\[hosts\."a\.b"\]: sudo: """),
+        ("[hosts.gpu1.example.com]\n", r"\[hosts\.gpu1\]: .*`example`"),
+        ("[defaults]\nhost = 'x'\n[hosts.x]\n", r"\[defaults\]: .*`host`"),
+        ("[host.x]\n", r"\[host\]: there is no such table"),
         ("[hosts", "is no TOML"),
+        ("[hosts.x]\nsudo = true\n[hosts.y] # second\nsudo = yes\n", r"line 4, .*, below \[hosts\.y\]"),
         ("", "names no machine"),
         ("[groups.a]\nhosts = []\n", "names no machine"),
-        ("[hosts.x]\npython = 'a'\nvenv = 'b'\n", "both python and venv"),
-        ("[groups.a]\nhosts = ['x']\npython = '1'\n[groups.b]\nhosts = ['x']\npython = '2'\n", "from several groups"),
-        ("[hosts.'dir:x']\n", "is no machine"),
-        ("[hosts.x]\naddress = '-oProxyCommand=x'\n", "is no machine"),
-        ("[hosts.x]\nvia = 'docker exec x'\n", r"fleet\.toml: x: .* does not pass stdin on"),
-        ("[hosts.x]\nvia = ''\n", "via of x is empty"),
-        ("[hosts.x]\npython = ''\n", "python of x is empty"),
-        ("[defaults]\nvenv = ''\n[hosts.x]\n", "venv of x is empty"),
-        ("[hosts.x]\ndeadline = -5\n", "the deadline of x is -5 s"),
-        ("[hosts.x]\ndeadline = nan\n", "the deadline of x is nan s"),
-        ("[hosts.x]\ndeadline = inf\n", "the deadline of x is inf s"),
-        ("[groups.a]\nhosts = ['x']\n[groups.all]\nhosts = ['a']\n", "groups.all holds a, which is a group"),
-        ("[groups.a]\nhosts = ['b']\n[groups.b]\nhosts = ['a']\n", "groups.a holds b, which is a group"),
-        ("[groups.a]\nhosts = ['x']\n[groups.a]\nhosts = ['y']\n", "is no TOML"),
+        ("[hosts.x]\npython = 'a'\nvenv = 'b'\n", r"\[hosts\.x\]: it has both python and venv"),
+        (
+            "[groups.a]\nhosts = ['x']\npython = '1'\n[groups.b]\nhosts = ['x']\npython = '2'\n",
+            r"x has python from \[groups\.b\], and another one from \[groups\.a\]",
+        ),
+        (
+            "[groups.a]\nhosts = ['x']\npython = '1'\n[groups.b]\nhosts = ['x']\nvenv = '2'\n",
+            r"x has venv from \[groups\.b\], and another one from \[groups\.a\]",
+        ),
+        ("[hosts.'dir:x']\n", r"""\[hosts\."dir:x"\]: 'dir:x' is no machine"""),
+        ("[groups.a]\nhosts = ['x', 'dir:x']\n", r"\[groups\.a\]: 'dir:x' is no machine"),
+        ("[hosts.x]\naddress = '-oProxyCommand=x'\n", r"\[hosts\.x\]: .* is no machine"),
+        ("[hosts.x]\nvia = 'docker exec x'\n", r"fleet\.toml: \[hosts\.x\]: .* does not pass stdin on"),
+        ("[hosts.x]\nvia = ''\n", r"\[hosts\.x\]: via is empty"),
+        ("[groups.a]\nhosts = ['x']\npython = ''\n", r"\[groups\.a\]: python is empty"),
+        ("[defaults]\nvenv = ''\n[hosts.x]\n", r"\[defaults\]: venv is empty"),
+        ("[hosts.x]\ndeadline = -5\n", r"\[hosts\.x\]: the deadline is -5 s"),
+        ("[defaults]\ndeadline = nan\n[hosts.x]\n", r"\[defaults\]: the deadline is nan s"),
+        ("[hosts.x]\ndeadline = inf\n", r"\[hosts\.x\]: the deadline is inf s"),
+        ("[groups.a]\nhosts = ['x']\n[groups.all]\nhosts = ['a']\n", r"\[groups\.all\]: it holds a, which is a group"),
+        ("[groups.a]\nhosts = ['b']\n[groups.b]\nhosts = ['a']\n", r"\[groups\.a\]: it holds b, which is a group"),
+        ("[groups.a]\nhosts = ['x']\n[groups.a]\nhosts = ['y']\n", r"is no TOML: .*groups.*line 3"),
         ("[hosts.x]\n[hosts.x]\n", "is no TOML"),
         ("a = " + "[" * 5000, "nested too deeply"),
     ],
@@ -109,6 +124,27 @@ def test_an_inventory_that_is_wrong_is_one_clear_error(tmp_path: Path, text: str
     with pytest.raises(ConfigurationError, match=problem) as caught:
         load(file)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("[hosts.x]\npyton = 1\n", "Did you mean python?"),
+        ("[hosts.gpu1.example.com]\n", """A name with dots stands in quotes: [hosts."gpu1.example.com"]."""),
+        ("[hosts.x]\nsudo = 'yes'\n", "Options are address, ssh, python, venv, via, sudo, deadline."),
+    ],
+)
+def test_what_may_have_been_meant_is_said(tmp_path: Path, text: str, hint: str) -> None:
+    (tmp_path / "fleet.toml").write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path / "fleet.toml")
+    assert caught.value.hint == hint
+
+
+def test_a_hosts_own_environment_comes_before_those_of_its_groups(tmp_path: Path) -> None:
+    groups = "[groups.a]\nhosts = ['x']\npython = '1'\n[groups.b]\nhosts = ['x']\npython = '2'\n"
+    (tmp_path / "fleet.toml").write_text(f"{groups}[hosts.x]\nvenv = '/v'\n")
+    assert load(tmp_path / "fleet.toml").entries["x"].python == "/v/bin/python"
 
 
 def test_an_inventory_that_cannot_be_read(tmp_path: Path) -> None:
