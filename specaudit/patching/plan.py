@@ -53,7 +53,11 @@ def plan(
             continue
         if recipe not in recipes:
             notes.append(f"{recipe.name} is planned too: {_needing(recipe, ordered)} needs it")
-        step = _step(recipe, index)
+        try:
+            step = _step(recipe, index)
+        except RecipeRefused as bad:
+            bad.hint = _instead(recipe, index, known) or bad.hint
+            raise
         steps.append(step)
         current = overlay(current, {change.path: change.after for change in step.changes})
     made = Plan(snapshot.engine.name, snapshot.engine.version, snapshot.engine.digest, tuple(steps), tuple(already))
@@ -100,6 +104,25 @@ def _step(recipe: Recipe, index: Index) -> Step:
     return Step(
         recipe.name, recipe.version, recipe.summary, changes, _flips(before, after), recipe.requires, recipe.notes
     )
+
+
+def _instead(recipe: Recipe, index: Index, known: Mapping[str, Recipe]) -> str:
+    """The siblings of a refused recipe that fit the engine, as a hint; nothing where none does."""
+    fitting = [name for name in recipe.siblings if name in known and _fits(known[name], index)]
+    options = " or ".join(f"--recipe {name}" for name in fitting)
+    return f"Use {options} instead, which fits this engine." if fitting else ""
+
+
+def _fits(recipe: Recipe, index: Index) -> bool:
+    """Whether there is something for it to do, and every anchor of its edits is found."""
+    if index.snapshot.engine.name != recipe.engine:
+        return False
+    present = {rule for rule, finding in findings(index, recipe.repairs).items() if finding.status in _DEFECTIVE}
+    try:
+        recipe.write(Workspace(index), frozenset(present))
+    except RecipeRefused:
+        return False
+    return bool(present) or not recipe.repairs
 
 
 def _flips(before: Mapping[str, Finding], after: Mapping[str, Finding]) -> tuple[Flip, ...]:

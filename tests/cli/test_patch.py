@@ -144,6 +144,21 @@ def test_hosts_that_cannot_be_reached_are_exit_3_and_a_refusal_of_all_is_exit_2(
     assert ("applied lookahead-slots" in out, "does not exist" in err) == (True, True)
 
 
+@pytest.mark.parametrize(
+    ("version", "asked", "instead"),
+    [
+        ("0.20.1", "ddtree", "Use --recipe ddtree-v1 instead, which fits this engine."),
+        ("0.33.0", "ddtree-v1", "Use --recipe ddtree instead, which fits this engine."),
+        ("0.28.0", "ddtree", "This release has another shape; the recipe was not written for it."),
+    ],
+)
+def test_the_refusal_of_a_recipe_for_another_runner_names_the_one_for_this_runner(
+    release: Callable[[str], Path], version: str, asked: str, instead: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["patch", f"dir:{release(version)}", "--recipe", asked]) == Exit.ERROR
+    assert capsys.readouterr().err.endswith(f"\n  try: {instead}\n")
+
+
 def test_what_cannot_be_done_says_what_to_do(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["patch", engine, "--recipe", "dflash-layer-id"]) == Exit.ERROR
     assert "Did you mean dflash-layer-ids" in capsys.readouterr().err

@@ -281,6 +281,39 @@ def test_a_feature_brings_new_files_and_what_it_requires(
         plan(where.snapshot(), [Broken()], {}, known)
 
 
+class Elsewhere(Broken):
+    """What it edits is not in this engine."""
+
+    name, siblings = "elsewhere", ("feature", "broken-too", "repaired", "unknown")
+
+    def write(self, work: Workspace, present: frozenset[str]) -> None:
+        work.edit("vllm/config/vllm.py").definition("NoSuchClass")
+
+
+class BrokenToo(Elsewhere):
+    """Refused as well."""
+
+    name, siblings = "broken-too", ("elsewhere",)
+
+
+class Repaired(Feature):
+    """It would fit, but has nothing to repair."""
+
+    name, repairs = "repaired", ("removed-method-medusa",)
+
+
+def test_a_refusal_names_the_siblings_that_fit(copy: Copy, opened: Callable[[Path], Place]) -> None:
+    snapshot = opened(copy("a")).snapshot()
+    made = (Elsewhere(), BrokenToo(), Feature(), Repaired())
+    known = {**recipes(), **{recipe.name: recipe for recipe in made}}
+    with pytest.raises(RecipeRefused, match=r"elsewhere: .* has no NoSuchClass") as refused:
+        plan(snapshot, [Elsewhere()], {}, known)
+    assert refused.value.hint == "Use --recipe feature instead, which fits this engine."
+    with pytest.raises(RecipeRefused) as refused:
+        plan(snapshot, [BrokenToo()], {}, known)
+    assert "another shape" in refused.value.hint
+
+
 # --- patch files ----------------------------------------------------------------------------------------------------
 
 

@@ -33,6 +33,8 @@ class Recipe(ABC):
     also: ClassVar[tuple[str, ...]] = ()
     #: Recipes that must stand before it; they are planned along with it.
     requires: ClassVar[tuple[str, ...]] = ()
+    #: Recipes that do the same in engines of another shape (for another runner); a refusal names those that fit.
+    siblings: ClassVar[tuple[str, ...]] = ()
     #: What a user must know: how it is switched on, what it costs, what it was not run on.
     notes: ClassVar[tuple[str, ...]] = ()
 

@@ -64,6 +64,7 @@ class DDTree(Recipe):
     name = "ddtree"
     version = "1"
     summary = "draft trees from a DFlash drafter, verified by a tree walk, in the V2 runner; off until switched on"
+    siblings = ("ddtree-v1",)
     notes = (
         'Switched on by --additional-config \'{"ddtree": {"budget": 16}}\' beside a DFlash speculative configuration; '
         "budget is the number of tree nodes (1 to 512).",

@@ -56,6 +56,7 @@ class DDTreeV1(Recipe):
     version = "1"
     summary = "draft trees from a DFlash drafter, verified by a tree walk, in the V1 runner; off until switched on"
     requires = ("dflash-layer-ids",)
+    siblings = ("ddtree",)
     notes = (
         'Switched on by --additional-config \'{"ddtree": {"budget": 16}}\' beside a DFlash speculative configuration; '
         "budget is the number of tree nodes (1 to 127).",
