@@ -16,7 +16,7 @@ import specaudit
 PACKAGE = Path(specaudit.__file__).parent
 #: Left to right; modules of one entry may import one another.
 ORDER = (
-    ("errors", "model", "words"),
+    ("errors", "model", "words", "logs"),
     ("targets", "cache", "faults", "threads", "nodes"),
     ("hosts", "snapshot", "inventory"),
     ("index", "syntax"),

@@ -7,6 +7,7 @@ its own; empty: none), ``seconds``.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -39,10 +40,20 @@ def _compiles(target: str) -> str:
     return ""
 
 
+def _ended(status: int) -> str:
+    if status < 0:
+        return f"it was ended by signal {-status} ({signal.strsignal(-status)})"
+    return f"it ended with exit status {status}"
+
+
 def _imports(root: str, name: str, seconds: float) -> str:
     command = [sys.executable, "-B", "-c", _IMPORT, root, name]
     try:
         done = subprocess.run(command, capture_output=True, timeout=seconds, check=False, cwd="/")
     except subprocess.TimeoutExpired:
         return f"no answer within {seconds:g} s"
-    return "" if done.returncode == 0 else done.stderr.decode("utf-8", "replace").strip()[-_TAIL:] or "it failed"
+    return (
+        ""
+        if done.returncode == 0
+        else done.stderr.decode("utf-8", "replace").strip()[-_TAIL:] or _ended(done.returncode)
+    )

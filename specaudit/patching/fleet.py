@@ -130,7 +130,8 @@ def _one(target: Target, plan: Plan, open_place: Open, imports: bool, journals: 
         if not found.problems:
             return Applied(target, found, notes)
         error: SpecauditError = PatchError(
-            f"{target.spec}: the change does not do what it should: {'; '.join(found.problems)}.", "Report it."
+            f"{target.spec}: the change does not do what it should: {'; '.join(found.problems).rstrip('.')}.",
+            found.advice or "Report it.",
         )
     except SpecauditError as bad:
         error = bad

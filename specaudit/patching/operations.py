@@ -11,6 +11,7 @@ from typing import Any
 from specaudit.errors import PatchError
 from specaudit.index import Index
 from specaudit.model import Finding
+from specaudit.patching import importing
 from specaudit.patching.checks import every_finding
 from specaudit.patching.client import Standing
 from specaudit.patching.journal import Journal
@@ -40,7 +41,11 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a re-scan says about what stands. ``problems`` empty: all is as the recipes promise."""
+    """What a re-scan says about what stands. ``problems`` empty: all is as the recipes promise.
+
+    ``compiled`` counts files, ``imported`` modules that could be imported by ``python``; ``advice`` says what to do
+    about those that could not.
+    """
 
     recipes: tuple[str, ...]
     problems: tuple[str, ...]
@@ -48,6 +53,7 @@ class Verification:
     compiled: int
     imported: int
     python: str
+    advice: str = ""
 
 
 def prepare(place: Place, recipes: Sequence[Recipe]) -> Prepared:
@@ -141,14 +147,18 @@ def verify(place: Place, imports: bool = False) -> Verification:
     checked = _check(place, standing, imports)
     problems += wrong
     problems += [f"{path} does not compile: {why}" for path, why in checked["compiled"].items() if why]
-    problems += [f"{name} cannot be imported: {why}" for name, why in checked["imported"].items() if why]
+    python, tried = str(checked["python"]), dict(checked["imported"])
+    shown = f"{python} ({checked['version']})"
+    problems += importing.problems(tried, shown)
+    installed = place.installation
     return Verification(
         standing.recipes,
         tuple(problems),
         repaired,
         len(checked["compiled"]),
-        len(checked["imported"]),
-        f"{checked['python']} ({checked['version']})",
+        sum(not why for why in tried.values()),
+        shown,
+        importing.advice(tried, python, installed.root, installed.engine, place.target),
     )
 
 

@@ -115,13 +115,16 @@ def state_word(standing: Standing, foreign: Mapping[str, str] | None = None) -> 
 
 def verification_lines(place: str, found: Verification) -> Iterator[Line]:
     """The outcome of a verification."""
-    yield f"{place}: {'verified' if not found.problems else 'NOT as promised'}", "bold"
+    word = "verified" if found.recipes else "clean, there is no change to verify"
+    yield f"{place}: {'NOT as promised' if found.problems else word}", "bold"
     yield f"  recipes   {', '.join(found.recipes) or 'none'}", None
     yield f"  repaired  {', '.join(found.repaired) or 'no finding'}", None
     imported = f", {found.imported} imported" if found.imported else ""
     yield f"  checked   {counted(found.compiled, 'file')} compiled{imported} by {found.python}", None
     for problem in found.problems:
         yield f"  problem   {problem}", "red"
+    if found.advice:
+        yield f"  try       {found.advice}", "yellow"
 
 
 def outcome(plan: Plan) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,6 +82,36 @@ def test_a_drifted_file_is_exit_1_and_a_refused_revert_exit_2_with_the_differenc
     assert capsys.readouterr().out == f"{engine}: the journal of lookahead-slots is dropped, files stay as they are\n"
     assert run(["patch", "status", engine]) == Exit.FINDINGS
     assert f"{engine}: foreign\n  foreign   {SCHEDULER}" in capsys.readouterr().out
+
+
+def test_an_import_with_the_wrong_interpreter_is_one_clear_error(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["patch", "verify", engine, "--import"]) == Exit.CLEAN
+    assert capsys.readouterr().out.startswith(f"{engine}: clean, there is no change to verify\n")
+    package = Path(engine[4:], "vllm/__init__.py")
+    package.unlink()
+    package.write_text("import nowhere_to_be_found\n")
+    run(["patch", engine, "--recipe", "dflash-layer-ids", "--yes"])
+    capsys.readouterr()
+    assert run(["patch", "verify", engine, "--import"]) == Exit.FINDINGS
+    *_, problem, hint = capsys.readouterr().out.splitlines()
+    python = f"{sys.executable} ({platform.python_version()})"
+    assert problem == (
+        "  problem   vllm.config.speculative, vllm.transformers_utils.configs.speculators.algos, "
+        f"vllm.v1.worker.gpu_model_runner cannot be imported by {python}: "
+        "ModuleNotFoundError: No module named 'nowhere_to_be_found'"
+    )
+    assert hint == (
+        f"  try       {sys.executable} does not have nowhere_to_be_found. "
+        "A folder has no interpreter: name the engine's environment, as @local --python PATH or --venv DIR."
+    )
+    assert run(["patch", "revert", engine, "--yes"]) == Exit.CLEAN
+    capsys.readouterr()
+    assert run(["patch", engine, "--recipe", "dflash-layer-ids", "--yes", "--import"]) == Exit.ERROR
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error.endswith("No module named 'nowhere_to_be_found'. Its change was taken back.")
+    assert "does not have nowhere_to_be_found" in hint
 
 
 @pytest.mark.parametrize("more", [[], ["--yes"]])

@@ -13,7 +13,7 @@ import pytest
 from specaudit.cache import Cache
 from specaudit.errors import Exit, PatchError, RecipeRefused, UsageError
 from specaudit.model import Target
-from specaudit.patching import fleet
+from specaudit.patching import fleet, importing
 from specaudit.patching.diff import difference, dockerfile, patch
 from specaudit.patching.journal import Journal
 from specaudit.patching.operations import carry_out, journal_of, prepare, take_back, verify
@@ -231,9 +231,44 @@ def test_verify_says_what_does_not_compile_and_imports_when_asked(
     site = copy("a")
     apply(opened(site), SLOTS, journals=journals)
     found = verify(opened(site), imports=True)
-    assert found.imported == 1
-    # Without torch and the other requirements of the engine its modules cannot be imported: the reason is given.
+    # Without the other requirements of the engine its modules cannot be imported: the reason is given.
+    assert found.imported == 0
     assert any(f"{SCHEDULER[:-3].replace('/', '.')} cannot be imported" in problem for problem in found.problems)
+
+
+def test_why_modules_cannot_be_imported_is_said_once_for_each_reason() -> None:
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    import torch\n'
+    absent = f"{trace}ModuleNotFoundError: No module named 'torch'"
+    tried = {"e.a": absent, "e.b": "", "e.c": f"{trace}ImportError: libcuda.so.1: no such file", "e.d": absent}
+    python, where = "/usr/bin/python3", Target("gpu1", host="gpu1")
+    assert importing.problems(tried, python) == (
+        "e.a, e.d cannot be imported by /usr/bin/python3: ModuleNotFoundError: No module named 'torch'",
+        "e.c cannot be imported by /usr/bin/python3: ImportError: libcuda.so.1: no such file",
+    )
+    many = dict.fromkeys(("e.a", "e.b", "e.c", "e.d"), "it was ended by signal 11 (Segmentation fault)")
+    (one,) = importing.problems(many, python)
+    assert one.startswith("e.a, e.b, e.c and 1 more module cannot be imported by /usr/bin/python3: it was ended by")
+    assert importing.advice(tried, python, "/site", "e", where) == (
+        "/usr/bin/python3 does not have torch. Name the interpreter that runs the engine: --python PATH, or --venv DIR."
+    )
+    assert importing.advice({"e.b": ""}, python, "/site", "e", where) == ""
+    told = importing.advice({"e.c": tried["e.c"]}, python, "/site", "e", where)
+    assert told.startswith("See all of it there: cd / && /usr/bin/python3 -B -c ")
+    assert "'\"'\"'/site'\"'\"'" in told
+    absent = absent.replace("torch'", "e.gone'")  # the engine's own: no other interpreter would have it
+    assert "See all of it" in importing.advice({"e.a": absent}, python, "/site", "e", where)
+
+
+def test_what_ends_an_import_without_a_word_is_said(copy: Copy, opened: Callable[[Path], Place]) -> None:
+    site = copy("a")
+    place = opened(site)
+    for name, code in (("quits", "import os; os._exit(7)"), ("dies", "import os; os.abort()")):
+        (site / f"vllm/{name}.py").write_text(code)
+    (site / "vllm/__init__.py").unlink()
+    (site / "vllm/__init__.py").touch()
+    request = {"paths": [], "modules": ["vllm.quits", "vllm.dies"], "seconds": 60.0}
+    said = place.call("specaudit.patching.checking", request)["imported"]
+    assert said == {"vllm.quits": "it ended with exit status 7", "vllm.dies": "it was ended by signal 6 (Aborted)"}
 
 
 class Feature(Recipe):
