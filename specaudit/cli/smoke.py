@@ -87,7 +87,8 @@ def smoke(
 ) -> None:
     """Run a speculative method on the GPU host beside no speculation: acceptance, speed, and whether tokens agree.
 
-    The engine runs there in processes of its own and outlives a dropped connection. Exit code 1: a threshold is missed.
+    The engine runs there in processes of its own and outlives a dropped connection. Exit code 1: a threshold is missed
+    or a mode failed; 3: none could be measured.
     """
     from specaudit.cli.caching import cached
     from specaudit.console import Progress, note, show_lines
@@ -137,14 +138,18 @@ def smoke(
             note(f"{attach} runs on {host}; if this ends early: specaudit smoke {host} --attach {attach} (or --stop)")
         seen = session.follow(opened, attach, progress)
         progress.clear()
-        if not keep:
+        failed = any("error" in result for result in seen.results.values())
+        if not (keep or failed):
             with opened() as there:
                 session.drop(there, attach)
     results = {mode: result for mode, result in seen.results.items() if mode in seen.job["modes"] or "error" in result}
     made = document(host, results, seen.job, asked)
-    if not json:
+    if not json and any("runs" in result for result in results.values()):
         show_lines(lines(host, results, asked, earlier))
     _write(made, json, output)
+    session.measured(seen, where)
+    if failed:
+        note(f"all that was said is in {seen.folder}/log.txt there")
     raise typer.Exit(Exit.CLEAN if all(check["passed"] for check in made["verdict"]) else Exit.FINDINGS)
 
 
@@ -156,7 +161,7 @@ def _needed(there: Place, names: Sequence[str]) -> None:
             spec = there.target.spec
             raise PatchError(
                 f"The mode {name} needs a recipe that {spec} does not have.",
-                f"Apply it first: specaudit patch {spec} --recipe {NEEDS[name][0]}.",
+                f"Apply it first: specaudit patch {spec} --recipe {' or '.join(NEEDS[name])}.",
             )
 
 

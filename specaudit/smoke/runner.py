@@ -36,6 +36,8 @@ COUNTERS = {
 }
 PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos"
 WARM_UP_TOKENS = 24
+LOG = "log.txt"
+TAIL = 8000
 
 
 def write(name: str, value: Any) -> None:
@@ -59,20 +61,37 @@ def run(job: dict[str, Any]) -> int:
     environment = {**os.environ, **job["environment"]}
     if job["train"]:
         phase("training")
-        command = [sys.executable, "train.py", *job["train"]]
+        command, begun = [sys.executable, "train.py", *job["train"]], _logged()
         why = _ended(command, job["limit"] - (time.monotonic() - start), environment)
         if why:
-            write("training.json", {"error": f"training the toy pair {why}"})
+            write("training.json", _failure("training", why, begun))
             return 1
     for mode in job["modes"]:
         phase(mode)
-        left = job["limit"] - (time.monotonic() - start)
+        left, begun = job["limit"] - (time.monotonic() - start), _logged()
         why = _ended([sys.executable, os.path.abspath(__file__), mode], left, environment)
         if why and not os.path.exists(f"{mode}.json"):
-            write(f"{mode}.json", {"mode": mode, "error": why})
+            write(f"{mode}.json", _failure(mode, why, begun))
         failed += bool(why)
     phase("done")
     return failed
+
+
+def _failure(mode: str, why: str, begun: int) -> dict[str, Any]:
+    """A mode without numbers: why, and the end of what it wrote to the log, which begins at ``begun``."""
+    log = ""
+    with contextlib.suppress(OSError), open(LOG, "rb") as file:
+        file.seek(max(begun, _logged() - TAIL))
+        log = file.read().decode("utf-8", "replace")
+    return {"mode": mode, "error": why, "log": log, "python": sys.executable}
+
+
+def _logged() -> int:
+    """Bytes in the log so far."""
+    try:
+        return os.path.getsize(LOG)
+    except OSError:
+        return 0
 
 
 def _ended(command: list[str], seconds: float, environment: dict[str, str]) -> str:
@@ -91,6 +110,8 @@ def _ended(command: list[str], seconds: float, environment: dict[str, str]) -> s
                 _signal(process.pid, number)
                 time.sleep(0.5 if number == signal.SIGTERM else 0)
         process.wait()
+    if status < 0:
+        return f"was ended by signal {-status} ({signal.strsignal(-status)})"
     return "" if status == 0 else f"ended with exit status {status}"
 
 

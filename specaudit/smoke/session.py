@@ -14,6 +14,9 @@ from typing import Any
 
 from specaudit.errors import IncompleteError, UnreachableError, UsageError
 from specaudit.hosts.bundle import bundle
+from specaudit.logs import cause, missing_module
+from specaudit.model import Target
+from specaudit.patching.importing import interpreter
 from specaudit.patching.place import Place
 
 #: Seconds that one look waits on the far side for something to change.
@@ -112,7 +115,7 @@ def look(place: Place, run: str, phase: str = "", wait: float = 0.0) -> Look:
     """
     answer = _call(place, {"do": "look", "run": run, "phase": phase, "wait": wait}, deadline=60.0 + wait)
     header = answer.header
-    results = {name: json.loads(data) for name, data in answer.blobs.items()}
+    results = {name: _told(json.loads(data)) for name, data in answer.blobs.items()}
     order = [*header["job"]["modes"], *results] if header["job"] else list(results)
     return Look(
         phase=str(header["state"].get("phase", "starting")),
@@ -123,6 +126,12 @@ def look(place: Place, run: str, phase: str = "", wait: float = 0.0) -> Look:
         job=header["job"] or {},
         folder=str(header["folder"]),
     )
+
+
+def _told(result: dict[str, Any]) -> dict[str, Any]:
+    """A mode's result; that of one that failed says why, in the words of its log."""
+    said = cause(result.get("log", ""))
+    return {**result, "error": f"{result['error']}; its log says: {said}"} if said else result
 
 
 def follow(open_place: Open, run: str, progress: Callable[[str], None] = lambda _: None) -> Look:
@@ -153,11 +162,33 @@ def follow(open_place: Open, run: str, progress: Callable[[str], None] = lambda 
 
 def _ended(seen: Look, run: str) -> Look:
     if not seen.results:
-        tail = "\n".join(seen.log.splitlines()[-15:])
+        said = cause(seen.log)
         raise IncompleteError(
-            f"The run {run} ended without a result. Its log ends with:\n{tail}", f"Read {seen.folder}/log.txt there."
+            f"The run {run} ended without a result; "
+            + (f"its log says: {said.rstrip('.')}." if said else "it wrote no log."),
+            f"Read {seen.folder}/log.txt there.",
         )
     return seen
+
+
+def measured(seen: Look, target: Target) -> None:
+    """Checks that one mode at least was measured.
+
+    Raises:
+        IncompleteError: all failed; the message says with which interpreter, and why.
+    """
+    if any("runs" in result for result in seen.results.values()):
+        return
+    reasons: dict[str, list[str]] = {}
+    for mode, result in seen.results.items():
+        reasons.setdefault(str(result.get("error", "wrote no numbers")).rstrip("."), []).append(mode)
+    why = "; ".join(f"{', '.join(modes)} {reason}" for reason, modes in reasons.items())
+    python = next((f" with {result['python']}" for result in seen.results.values() if "python" in result), "")
+    other = f"{interpreter(target)} " if missing_module(why) else ""
+    raise IncompleteError(
+        f"{target.spec}: nothing could be measured{python}: {why}.",
+        f"{other}All that was said is in {seen.folder}/log.txt there.",
+    )
 
 
 def stop(place: Place, run: str) -> None:

@@ -27,6 +27,8 @@ class LLM:
         behaviour = os.environ.get("FAKE_ENGINE", "")
         if speculative_config and behaviour == "crash":
             os.abort()
+        if speculative_config and behaviour == "fails":
+            raise ValueError("no such drafter")
         if speculative_config and behaviour == "hang":
             import subprocess
             subprocess.Popen(["sleep", "1234"])

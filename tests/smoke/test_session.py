@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -115,7 +116,7 @@ def test_following_ends_with_the_name_of_the_run_when_the_host_stays_away(
 
 def test_a_mode_that_crashes_is_that_modes_result(opened: Opened) -> None:
     seen = run(opened, job(behaviour="crash"))
-    assert seen.results["dflash"]["error"] == "ended with exit status -6"
+    assert seen.results["dflash"]["error"].startswith("was ended by signal 6 (Aborted); its log says: starting ")
     assert seen.results["none"]["runs"]
     assert [c.passed for c in verdict(seen.results, Thresholds())] == [True, False]
 
@@ -152,8 +153,14 @@ def test_a_run_that_dies_without_a_result_shows_the_end_of_its_log(opened: Opene
         time.sleep(0.5)
         for line in processes(str(folder)):
             os.kill(int(line.split()[0]), 9)
-    with pytest.raises(IncompleteError, match="ended without a result"):
+    with (folder / "log.txt").open("a") as log:
+        log.write("RuntimeError: no more\n/x.py:1: UserWarning: 1 leaked object\n")
+    with pytest.raises(IncompleteError, match=rf"The run {name} ended without a result; its log says: Runt.*: no more"):
         session.follow(opened, name)
+    (folder / "log.txt").write_text("")
+    with pytest.raises(IncompleteError, match="ended without a result; it wrote no log") as caught:
+        session.follow(opened, name)
+    assert caught.value.hint == f"Read {folder}/log.txt there."
 
 
 def test_wrong_tokens_are_a_failure_with_position_and_gap(opened: Opened) -> None:
@@ -206,6 +213,51 @@ def test_the_document_is_alone_on_stdout(engine: Path, prompts: str, capsys: pyt
     assert [mode["mode"] for mode in made["modes"]] == ["none", "dflash"]
     assert made["modes"][1]["equality"]["equal"] == 3
     assert all(check["passed"] for check in made["verdict"])
+
+
+def logs(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "cache/specaudit/smoke").glob("*/log.txt"))
+
+
+def test_an_interpreter_without_the_requirements_is_one_error_with_its_cause(
+    engine: Path, prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (engine / "vllm/__init__.py").write_text("import nowhere_to_be_found\n")
+    output = tmp_path / "out.json"
+    assert program([*command(engine), "--prompts", prompts, "--output", str(output)]) == Exit.INCOMPLETE
+    out, err = capsys.readouterr()
+    _, error, hint = err.splitlines()
+    assert out == ""
+    assert error == (
+        f"error: dir:{engine}: nothing could be measured with {sys.executable}: none, dflash ended with exit status 1; "
+        "its log says: ModuleNotFoundError: No module named 'nowhere_to_be_found'."
+    )
+    (log,) = logs(tmp_path)  # kept, to be read
+    assert hint == (
+        "  try: A folder has no interpreter: name the engine's environment, as @local --python PATH or --venv DIR. "
+        f"All that was said is in {log} there."
+    )
+    assert "No module named 'nowhere_to_be_found'" in json.loads(output.read_text())["modes"][0]["error"]
+
+
+def test_a_toy_pair_that_cannot_be_trained_is_one_error_with_its_cause(
+    engine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (engine / "torch.py").write_text("raise ImportError('libcuda.so.1: cannot open shared object file')\n")
+    assert program(["smoke", f"dir:{engine}"]) == Exit.INCOMPLETE
+    *_, error, hint = capsys.readouterr().err.splitlines()
+    assert "training ended with exit status 1; its log says: ImportError: libcuda.so.1: cannot open" in error
+    assert hint.startswith("  try: All that was said is in ")
+
+
+def test_of_a_mode_that_fails_beside_others_the_cause_is_in_the_verdict(
+    engine: Path, prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program([*command(engine), "--env", "FAKE_ENGINE=fails", "--prompts", prompts]) == Exit.FINDINGS
+    out, err = capsys.readouterr()
+    assert "  ok    none ran: to its end" in out
+    assert "  FAIL  dflash ran: ended with exit status 1; its log says: ValueError: no such drafter" in out
+    assert f"all that was said is in {logs(tmp_path)[0]} there" in err
 
 
 def test_what_is_wrong_on_the_command_line_is_said(
