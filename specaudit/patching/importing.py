@@ -48,4 +48,4 @@ def interpreter(target: Target) -> str:
     """How the interpreter that runs the engine is named."""
     if target.spec.startswith("dir:"):
         return "A folder has no interpreter: name the engine's environment, as @local --python PATH or --venv DIR."
-    return "Name the interpreter that runs the engine: --python PATH, or --venv DIR."
+    return "Name the interpreter that runs the engine (--python PATH or --venv DIR), or install there what is missing."
