@@ -15,6 +15,7 @@ SpecauditError                  exit 2
 │   └── AnswerError             exit 3   what a machine sent is not what it announced, or makes no sense
 ├── CacheError                  exit 2   the cache folder cannot be used
 └── PatchError                  exit 2   a change could not be made, and was undone
+    └── JournalError            exit 2   because what a machine keeps of earlier changes cannot be read
 """
 
 from __future__ import annotations
@@ -130,3 +131,7 @@ class CacheError(SpecauditError):
 
 class PatchError(SpecauditError):
     """A change could not be made; whatever had been done was undone."""
+
+
+class JournalError(PatchError):
+    """What a machine keeps of earlier changes, to take them back, cannot be read."""

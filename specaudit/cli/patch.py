@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from specaudit.cli import machines
 from specaudit.cli.root import sub_app
-from specaudit.errors import Exit, PatchError, UsageError, exit_of
+from specaudit.errors import Exit, JournalError, PatchError, UsageError, exit_of
 from specaudit.words import counted
 
 if TYPE_CHECKING:
@@ -273,16 +273,20 @@ def forget(
     from specaudit.console import note, show_lines
 
     with _place(target, said, engine) as place:
-        standing = place.agent().status()
-        if not (standing.applied or standing.pending or standing.leftovers):
+        try:
+            standing = place.agent().status()
+        except JournalError as unreadable:
+            standing = None
+            note(unreadable.message)
+        if standing and not (standing.applied or standing.pending or standing.leftovers):
             show_lines([(f"{target}: clean, there is no journal to drop", None)])
             return
-        if standing.applied and not (standing.drifted or yes):
+        if standing and standing.applied and not (standing.drifted or yes):
             raise PatchError(f"{target} is patched, and its files are as they were left.", "Use revert; or add --yes.")
         if not yes and not (sys.stdin.isatty() and typer.confirm("Drop the journal?", err=True)):
             note("nothing was changed; add --yes to drop the journal")
             return
-        names = ", ".join(place.agent().forget()) or "an interrupted run"
+        names = ", ".join(place.agent().forget()) or ("an interrupted run" if standing else "unknown changes")
         show_lines([(f"{target}: the journal of {names} is dropped, files stay as they are", None)])
 
 

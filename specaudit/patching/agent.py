@@ -55,7 +55,7 @@ def main(request: Header, blobs: Blobs) -> tuple[Header, Blobs]:
         signal.signal(signal.SIGTERM, _terminate)
     operations = {"status": status, "apply": apply, "revert": revert, "fetch": fetch, "forget": forget}
     try:
-        store = Store(request["root"], request["engine"])
+        store = Store(request["root"], request["engine"], unread=request["op"] == "forget")
         return operations[request["op"]](store, request, blobs)
     except Refused as refused:
         return {"error": dict(refused.detail, kind=refused.kind, message=refused.message)}, refused.blobs

@@ -37,12 +37,15 @@ class Refused(Exception):
 
 
 class Store:
-    """The agent's folder beside one engine, and the paths of that engine's files."""
+    """The agent's folder beside one engine, and the paths of that engine's files.
 
-    def __init__(self, root: str, engine: str) -> None:
+    ``unread``: a journal that cannot be read is taken for an empty one, since it is only to be dropped.
+    """
+
+    def __init__(self, root: str, engine: str, unread: bool = False) -> None:
         if not engine.isidentifier():
             raise Refused("path", f"{engine!r} is not the name of a package.")
-        self.engine = engine
+        self.engine, self.unread = engine, unread
         self.package = os.path.realpath(os.path.join(root, engine))
         if not os.path.isdir(self.package):
             raise Refused("missing", f"There is no package {engine} in {root}.")
@@ -57,8 +60,12 @@ class Store:
         except FileNotFoundError:
             return empty
         except ValueError:
+            if self.unread:
+                return empty
             raise Refused("journal", f"{self.path('journal.json')} cannot be read as JSON.") from None
-        if found.get("format") != FORMAT:
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            if self.unread:
+                return empty
             raise Refused("journal", f"{self.path('journal.json')} was written by another version.")
         return dict(empty, **found)
 

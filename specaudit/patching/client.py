@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from specaudit.errors import IntegrityError, PatchError, SpecauditError
+from specaudit.errors import IntegrityError, JournalError, PatchError, SpecauditError
 from specaudit.hosts.bundle import bundle
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _error(label: str, error: Mapping[str, Any], blobs: Mapping[str, bytes]) -> 
         return IntegrityError(message, "The plan names a file outside the engine; report it.")
     if kind == "foreign":
         message += "\n" + "".join(_difference(f, blobs) for f in error.get("foreign", ()))
-    return PatchError(message, hint)
+    return JournalError(message, hint) if kind == "journal" else PatchError(message, hint)
 
 
 def _difference(foreign: Mapping[str, Any], blobs: Mapping[str, bytes]) -> str:

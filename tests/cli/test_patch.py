@@ -120,6 +120,27 @@ def test_a_clean_engine_has_nothing_to_forget(engine: str, more: list[str], caps
     assert capsys.readouterr() == (f"{engine}: clean, there is no journal to drop\n", "")
 
 
+@pytest.mark.parametrize("text", ["broken", "[]", '{"format": 99}'])
+def test_a_journal_that_cannot_be_read_can_be_forgotten_as_its_error_says(
+    engine: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["patch", engine, "--recipe", "lookahead-slots", "--yes"])
+    journal = Path(engine[4:], ".specaudit-vllm/journal.json")
+    journal.write_text(text)
+    capsys.readouterr()
+    assert run(["patch", "status", engine]) == Exit.ERROR
+    assert f"specaudit patch forget {engine}" in capsys.readouterr().err
+    assert run(["patch", "forget", engine]) == Exit.CLEAN
+    assert "add --yes" in capsys.readouterr().err
+    assert journal.exists()
+    assert run(["patch", "forget", engine, "--yes"]) == Exit.CLEAN
+    out, err = capsys.readouterr()
+    assert out == f"{engine}: the journal of unknown changes is dropped, files stay as they are\n"
+    assert str(journal) in err
+    assert not journal.parent.exists()
+    assert run(["patch", "forget", engine]) == Exit.CLEAN
+
+
 def test_json_is_alone_on_stdout(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["patch", engine, "--recipe", "lookahead-slots", "--dry-run", "--json"]) == Exit.CLEAN
     plan = json.loads(capsys.readouterr().out)
