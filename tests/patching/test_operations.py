@@ -249,8 +249,8 @@ def test_why_modules_cannot_be_imported_is_said_once_for_each_reason() -> None:
     (one,) = importing.problems(many, python)
     assert one.startswith("e.a, e.b, e.c and 1 more module cannot be imported by /usr/bin/python3: it was ended by")
     assert importing.advice(tried, python, "/site", "e", where) == (
-        "/usr/bin/python3 does not have torch. Name the interpreter that runs the engine (--python PATH or --venv DIR), "
-        "or install there what is missing."
+        "/usr/bin/python3 does not have torch. "
+        "Name the interpreter that runs the engine (--python PATH or --venv DIR), or install there what is missing."
     )
     assert importing.advice({"e.b": ""}, python, "/site", "e", where) == ""
     told = importing.advice({"e.c": tried["e.c"]}, python, "/site", "e", where)
