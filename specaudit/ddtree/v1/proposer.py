@@ -43,8 +43,16 @@ class DDTreeProposer(DFlashProposer):
         self._chain_only: dict[str, bool] = {}
         self._addresses = Addresses()
         self._walks = False  # whether this step holds drafts, so that the sampler walks its trees
+        self._widen(vllm_config.compilation_config.max_cudagraph_capture_size or 0)
         bonus = settings.depth_bonus
         self._bonus = torch.full((settings.horizon,), bonus, device=device) if bonus else None
+
+    def _widen(self, rows: int) -> None:
+        """The drafter's rows are padded to the engine's graph sizes, multiples of 1 + N: more than the parent, which
+        was made for multiples of 1 + K, has room for. Padding reads position 0 and writes no KV."""
+        rows = max(rows, self.max_query_tokens)
+        self.positions = torch.zeros(rows, dtype=torch.int64, device=self.device)
+        self._slot_mapping_buffer = torch.zeros(rows, dtype=torch.int64, device=self.device)
 
     # ---- hooks of the model runner ----
 
