@@ -26,7 +26,8 @@ import triton.language as tl
 from torch import Tensor
 from triton import knobs
 
-from .attention_kernels import merge_splits_kernel, paged_tree_attention_kernel, tree_attention_kernel
+from .attention_kernels import tree_attention_kernel
+from .paged_kernels import merge_splits_kernel, paged_tree_attention_kernel
 
 
 class Tile(NamedTuple):
@@ -57,7 +58,7 @@ def tree_tile(programs: int, keys: int, head_size: int, itemsize: int, cache_ite
     block_m = 16 if programs <= 256 else 64 if head_size <= 128 else 32
     if keys > widest + 1:  # only the last row needs key widest + 1; more means a loop worth a pipeline
         return Tile(block_m, 32, 4, 2)
-    return Tile(block_m, max(16, min(widest, triton.next_power_of_2(keys))), 4, 1)
+    return Tile(block_m, max(16, min(widest, triton.next_power_of_2(keys))), 4, 1, early=True)
 
 
 def paged_tile(head_size: int, itemsize: int, cache_itemsize: int) -> Tile:
@@ -177,6 +178,7 @@ def tree_attention(
         BY_TABLE=by_table,
         FIRST_ROW=first_row,
         FIRST_KEY=first_key,
+        SINGLE=max_rows - first_key <= tile.block_n,
         EARLY=tile.early,
         E4M3_QUERY=query.itemsize == 1,
         E4M3_CACHE=key_cache.itemsize == 1,

@@ -1,5 +1,7 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""The Triton kernels of `attention.py`; arguments and shapes are explained there and in `attention_reference.py`.
+"""The Triton kernel of `attention.tree_attention`, and what `paged_kernels.py` shares with it.
+
+Arguments and shapes are explained in `attention.py` and `attention_reference.py`.
 
 Query heads of one KV head are packed with the rows of the tree: packed row m is tree row m // GROUP, head m % GROUP,
 so that K and V are read once per BLOCK_M packed rows and not once per head.
@@ -46,6 +48,33 @@ def _slots(Table, positions, live, BLOCK_SIZE: tl.constexpr):
     """Block and offset of KV positions through one request's block table."""
     block = tl.load(Table + positions // BLOCK_SIZE, mask=live, other=0).to(tl.int64)
     return block, positions % BLOCK_SIZE
+
+
+@triton.jit
+def _tree_slots(
+    Slots, Table, context, first, seen, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, BY_TABLE: tl.constexpr
+):
+    """Block and offset of the tree rows first to first + BLOCK_N - 1, and which of them have a slot."""
+    j = first + tl.arange(0, BLOCK_N)
+    if BY_TABLE:
+        block, offset = _slots(Table, context + j, j < seen, BLOCK_SIZE)
+        stored = j < seen
+    else:
+        slot = tl.load(Slots + j, mask=j < seen, other=-1)
+        block, offset, stored = slot // BLOCK_SIZE, slot % BLOCK_SIZE, slot >= 0
+    return block, offset, stored
+
+
+@triton.jit
+def _tree_kv(
+    key_base, value_base, block, offset, stored, key_block, key_position, value_block, value_position,
+    HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr, OPERAND: tl.constexpr,
+):  # fmt: skip
+    """Keys and values of those rows, zeros where they have no slot: [BLOCK_N, BLOCK_D] each."""
+    key_rows, value_rows = block * key_block + offset * key_position, block * value_block + offset * value_position
+    k = _load_rows(key_base, key_rows, stored, HEAD_SIZE, BLOCK_D, False)
+    v = _load_rows(value_base, value_rows, stored, HEAD_SIZE, BLOCK_D, False)
+    return _operand(k, OPERAND), _operand(v, OPERAND)
 
 
 @triton.jit
@@ -146,6 +175,7 @@ def tree_attention_kernel(
     BY_TABLE: tl.constexpr,
     FIRST_ROW: tl.constexpr,
     FIRST_KEY: tl.constexpr,
+    SINGLE: tl.constexpr,
     EARLY: tl.constexpr,
     E4M3_QUERY: tl.constexpr,
     E4M3_CACHE: tl.constexpr,
@@ -167,183 +197,51 @@ def tree_attention_kernel(
     Lse += first_t * lse_row + first_head.to(tl.int64) * lse_head
     Out += first_t * out_row + first_head * out_head
     Merged += first_t * merged_row + first_head * merged_head
-    q = _load_rows(Query, row * query_row + head * query_head, live, HEAD_SIZE, BLOCK_D, False)
-    q = _operand(q, OPERAND)
-    lse = tl.load(Lse + head * lse_head + row * lse_row, mask=live, other=float("-inf")) * LOG2_E
-    lse = tl.where(lse == float("inf"), float("-inf"), lse)  # FlashAttention 2 says +inf, 3 says -inf for "no keys"
-    scale_s, scale_v = _scales(QueryScale, KeyScale, ValueScale, scale, E4M3_QUERY, E4M3_CACHE)
+    Ancestors += b * ancestors_request
     key_base, value_base = Key + kv_head * key_head, Value + kv_head * value_head
+    seen = tl.minimum(n, FIRST_ROW + (tile * BLOCK_M + BLOCK_M - 1) // GROUP + 1)  # parents come before children
+    position = start  # not used with slots
+    if BY_TABLE:
+        position = tl.load(ContextLens + b)
+        Table += b * table_request
+    else:
+        Slots += start
+    # Loads are issued in this order and waited for at their first use: what others hang on comes first.
+    if SINGLE:
+        block, offset, stored = _tree_slots(Slots, Table, position, FIRST_KEY, seen, BLOCK_SIZE, BLOCK_N, BY_TABLE)
+        bits = _ancestor_bits(Ancestors, row * ancestors_row, live, FIRST_KEY, words, BLOCK_N)
+    lse = tl.load(Lse + head * lse_head + row * lse_row, mask=live, other=float("-inf")) * LOG2_E
+    q = _operand(_load_rows(Query, row * query_row + head * query_head, live, HEAD_SIZE, BLOCK_D, False), OPERAND)
+    at = row * out_row + head * out_head
+    if EARLY:
+        context = _load_rows(Out, at, live, HEAD_SIZE, BLOCK_D, False)
+    scale_s, scale_v = _scales(QueryScale, KeyScale, ValueScale, scale, E4M3_QUERY, E4M3_CACHE)
+    lse = tl.where(lse == float("inf"), float("-inf"), lse)  # FlashAttention 2 says +inf, 3 says -inf for "no keys"
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     top, total = lse, tl.zeros([BLOCK_M], tl.float32)
-    has_context = lse > float("-inf")  # without one, `Out` may hold anything
-    if EARLY:
-        context = _load_rows(Out, row * out_row + head * out_head, live & has_context, HEAD_SIZE, BLOCK_D, False)
-    seen = tl.minimum(n, FIRST_ROW + (tile * BLOCK_M + BLOCK_M - 1) // GROUP + 1)  # parents come before children
-    for first in range(FIRST_KEY, seen, BLOCK_N):
-        j = first + tl.arange(0, BLOCK_N)
-        in_tree = j < seen
-        if BY_TABLE:
-            position = tl.load(ContextLens + b) + j
-            block, offset = _slots(Table + b * table_request, position, in_tree, BLOCK_SIZE)
-            stored = in_tree
-        else:
-            slot = tl.load(Slots + start + j, mask=in_tree, other=-1)
-            block, offset, stored = slot // BLOCK_SIZE, slot % BLOCK_SIZE, slot >= 0
-        key_rows, value_rows = block * key_block + offset * key_position, block * value_block + offset * value_position
-        k = _operand(_load_rows(key_base, key_rows, stored, HEAD_SIZE, BLOCK_D, False), OPERAND)
-        v = _operand(_load_rows(value_base, value_rows, stored, HEAD_SIZE, BLOCK_D, False), OPERAND)
-        bits = _ancestor_bits(Ancestors + b * ancestors_request, row * ancestors_row, live, first, words, BLOCK_N)
-        acc, top, total = _attend(acc, top, total, q, k, v, bits & in_tree[None, :], scale_s, True, PRECISION)
+    if SINGLE:
+        k, v = _tree_kv(
+            key_base, value_base, block, offset, stored, key_block, key_position, value_block, value_position,
+            HEAD_SIZE, BLOCK_D, OPERAND,
+        )  # fmt: skip
+        visible = bits & (FIRST_KEY + tl.arange(0, BLOCK_N) < seen)[None, :]
+        acc, top, total = _attend(acc, top, total, q, k, v, visible, scale_s, True, PRECISION)
+    else:
+        for first in range(FIRST_KEY, seen, BLOCK_N):
+            block, offset, stored = _tree_slots(Slots, Table, position, first, seen, BLOCK_SIZE, BLOCK_N, BY_TABLE)
+            k, v = _tree_kv(
+                key_base, value_base, block, offset, stored, key_block, key_position, value_block, value_position,
+                HEAD_SIZE, BLOCK_D, OPERAND,
+            )  # fmt: skip
+            bits = _ancestor_bits(Ancestors, row * ancestors_row, live, first, words, BLOCK_N)
+            visible = bits & (first + tl.arange(0, BLOCK_N) < seen)[None, :]
+            acc, top, total = _attend(acc, top, total, q, k, v, visible, scale_s, True, PRECISION)
 
     weight = tl.exp2(lse - tl.where(top == float("-inf"), 0.0, top))
     inverse = 1.0 / tl.where(live, total + weight, 1.0)
     if not EARLY:
-        context = _load_rows(Out, row * out_row + head * out_head, live & has_context, HEAD_SIZE, BLOCK_D, False)
+        context = _load_rows(Out, at, live, HEAD_SIZE, BLOCK_D, False)
+    context = tl.where((lse > float("-inf"))[:, None], context, 0)  # without keys, `Out` may hold anything
     result = acc * (inverse * scale_v)[:, None] + context.to(tl.float32) * (inverse * weight)[:, None]
     _store_rows(Merged, row * merged_row + head * merged_head, result, live, HEAD_SIZE, BLOCK_D)
-
-
-@triton.jit(do_not_specialize=BATCH_SIZES)
-def paged_tree_attention_kernel(
-    Out,
-    Partial,
-    PartialLse,
-    Query,
-    Key,
-    Value,
-    RowStarts,
-    Ancestors,
-    Table,
-    ContextLens,
-    QueryScale,
-    KeyScale,
-    ValueScale,
-    scale,
-    words,
-    rows,
-    splits,
-    out_row,
-    out_head,
-    query_row,
-    query_head,
-    key_block,
-    key_position,
-    key_head,
-    value_block,
-    value_position,
-    value_head,
-    ancestors_request,
-    ancestors_row,
-    table_request,
-    HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    HEAD_SIZE: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    DIRECT: tl.constexpr,
-    E4M3_QUERY: tl.constexpr,
-    E4M3_CACHE: tl.constexpr,
-    OPERAND: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Program (tile of rows, split, request x KV head).
-
-    The key tiles of a request are those of its context, then those of its tree, which starts a tile of its own so that
-    ancestor words stay aligned; a split takes an equal run of them.
-    """
-    tile, split = tl.program_id(0), tl.program_id(1)
-    kv_heads: tl.constexpr = HEADS // GROUP
-    b, kv_head = tl.program_id(2) // kv_heads, tl.program_id(2) % kv_heads
-    start = tl.load(RowStarts + b)
-    n = tl.load(RowStarts + b + 1) - start
-    if tile * BLOCK_M >= n * GROUP:
-        return
-    packed = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    row, head = packed // GROUP, packed % GROUP
-    live = row < n
-    first_t, first_head = start.to(tl.int64), kv_head * GROUP  # offsets within a request are small: 32 bits do
-    Query += first_t * query_row + first_head * query_head
-    q = _load_rows(Query, row * query_row + head * query_head, live, HEAD_SIZE, BLOCK_D, False)
-    q = _operand(q, OPERAND)
-    scale_s, scale_v = _scales(QueryScale, KeyScale, ValueScale, scale, E4M3_QUERY, E4M3_CACHE)
-
-    context = tl.load(ContextLens + b)
-    full_tiles = context // BLOCK_N
-    context_tiles = tl.cdiv(context, BLOCK_N)
-    seen = tl.minimum(n, (tile * BLOCK_M + BLOCK_M - 1) // GROUP + 1)  # parents come before children
-    tiles = context_tiles + tl.cdiv(seen, BLOCK_N)
-    share = tl.cdiv(tiles, splits)
-    begin, end = split * share, tl.minimum((split + 1) * share, tiles)
-    table = Table + b * table_request
-    key_base = Key + kv_head * key_head
-    value_base = Value + kv_head * value_head
-    column = tl.arange(0, BLOCK_N)
-
-    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    top, total = tl.full([BLOCK_M], float("-inf"), tl.float32), tl.zeros([BLOCK_M], tl.float32)
-    for i in range(begin, tl.minimum(end, full_tiles)):  # every row sees every key here: no mask
-        every = column >= 0
-        block, offset = _slots(table, i * BLOCK_N + column, every, BLOCK_SIZE)
-        k = _load_rows(key_base, block * key_block + offset * key_position, every, HEAD_SIZE, BLOCK_D, True)
-        v = _load_rows(value_base, block * value_block + offset * value_position, every, HEAD_SIZE, BLOCK_D, True)
-        k, v = _operand(k, OPERAND), _operand(v, OPERAND)
-        acc, top, total = _attend(acc, top, total, q, k, v, every, scale_s, False, PRECISION)
-    for i in range(tl.maximum(begin, full_tiles), end):
-        in_context = i < context_tiles
-        first = tl.where(in_context, 0, (i - context_tiles) * BLOCK_N)
-        position = tl.where(in_context, i * BLOCK_N, context + first) + column
-        stored = position < tl.where(in_context, context, context + n)
-        block, offset = _slots(table, position, stored, BLOCK_SIZE)
-        k = _load_rows(key_base, block * key_block + offset * key_position, stored, HEAD_SIZE, BLOCK_D, False)
-        v = _load_rows(value_base, block * value_block + offset * value_position, stored, HEAD_SIZE, BLOCK_D, False)
-        bits = _ancestor_bits(Ancestors + b * ancestors_request, row * ancestors_row, live, first, words, BLOCK_N)
-        visible = (bits | in_context) & stored[None, :]
-        k, v = _operand(k, OPERAND), _operand(v, OPERAND)
-        acc, top, total = _attend(acc, top, total, q, k, v, visible, scale_s, True, PRECISION)
-
-    seen_any = total > 0
-    safe_total = tl.where(seen_any, total, 1.0)
-    result = acc * (scale_v / safe_total)[:, None]
-    if DIRECT:
-        Out += first_t * out_row + first_head * out_head
-        _store_rows(Out, row * out_row + head * out_head, result, live, HEAD_SIZE, BLOCK_D)
-    else:
-        at = (split * rows + first_t) * HEADS + first_head + row * HEADS + head
-        lse = tl.where(seen_any, top + tl.log2(safe_total), float("-inf"))
-        tl.store(PartialLse + at, lse, mask=live)
-        if end > begin:
-            _store_rows(Partial, at * HEAD_SIZE, result, live, HEAD_SIZE, BLOCK_D)
-
-
-@triton.jit(do_not_specialize=BATCH_SIZES)
-def merge_splits_kernel(
-    Out,
-    Partial,
-    PartialLse,
-    RowStarts,
-    rows,
-    requests,
-    splits,
-    out_row,
-    out_head,
-    HEADS: tl.constexpr,
-    HEAD_SIZE: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-):
-    """Program (row, head): the splits' parts, weighted by their log-sum-exp."""
-    t, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    if t < tl.load(RowStarts) or t >= tl.load(RowStarts + requests):
-        return
-    s, d = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
-    at = (s * rows + t) * HEADS + head
-    lse = tl.load(PartialLse + at, mask=s < splits, other=float("-inf"))
-    weight = tl.exp2(lse - tl.max(lse, 0))
-    # A split without keys stored no part: its rows of the scratch may hold anything.
-    used = (lse > float("-inf"))[:, None] & (d < HEAD_SIZE)[None, :]
-    part = tl.load(Partial + at[:, None] * HEAD_SIZE + d[None, :], mask=used, other=0.0)
-    result = tl.sum(part * weight[:, None], 0) / tl.sum(weight, 0)
-    tl.store(Out + t * out_row + head * out_head + d, result.to(Out.dtype.element_ty), mask=d < HEAD_SIZE)

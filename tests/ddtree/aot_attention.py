@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton.language as tl
 from aot import Kernel
 
-from specaudit.ddtree import attention
-from specaudit.ddtree import attention_kernels as kernels
+from specaudit.ddtree import attention, paged_kernels
+from specaudit.ddtree.attention_kernels import tree_attention_kernel
 
 HEADS, GROUP, ROWS = 32, 4, 65
 E4M3_BYTES = "*u8"
@@ -31,7 +31,7 @@ def kernel(fn: object, dtype: str, head_size: int, cache: str = "", **constexprs
     operand = TYPES[dtype]
     itemsize = operand.primitive_bitwidth // 8
     sizes = head_size, itemsize, 1 if cache == E4M3_BYTES else itemsize
-    is_tree = fn is kernels.tree_attention_kernel
+    is_tree = fn is tree_attention_kernel
     tile = attention.tree_tile(512, ROWS - 1, *sizes) if is_tree else attention.paged_tile(*sizes)
     pointers = {
         **dict.fromkeys(("Merged", "Out", "Query"), dtype),
@@ -52,6 +52,7 @@ def kernel(fn: object, dtype: str, head_size: int, cache: str = "", **constexprs
         "BY_TABLE": False,
         "FIRST_ROW": 1,
         "FIRST_KEY": 1,
+        "SINGLE": True,
         "EARLY": tile.early,
         "E4M3_QUERY": False,
         "E4M3_CACHE": cache == E4M3_BYTES,
@@ -66,15 +67,15 @@ def kernel(fn: object, dtype: str, head_size: int, cache: str = "", **constexprs
 
 
 def attention_kernels() -> list[Kernel]:
-    tree, paged = kernels.tree_attention_kernel, kernels.paged_tree_attention_kernel
+    tree, paged = tree_attention_kernel, paged_kernels.paged_tree_attention_kernel
     return [
         kernel(tree, "*bf16", 128),
         kernel(tree, "*bf16", 128, E4M3_BYTES),
-        kernel(tree, "*fp16", 256, BY_TABLE=True, FIRST_ROW=0, FIRST_KEY=0),
+        kernel(tree, "*fp16", 256, BY_TABLE=True, FIRST_ROW=0, FIRST_KEY=0, SINGLE=False),
         kernel(tree, "*fp32", 256),
         kernel(paged, "*bf16", 128, DIRECT=False),
         kernel(paged, "*bf16", 128, E4M3_BYTES, DIRECT=False),
         kernel(paged, "*fp16", 256, DIRECT=True),
         kernel(paged, "*fp32", 256, DIRECT=False),
-        kernel(kernels.merge_splits_kernel, "*bf16", 128, BLOCK_S=16)._replace(num_warps=2),
+        kernel(paged_kernels.merge_splits_kernel, "*bf16", 128, BLOCK_S=16)._replace(num_warps=2),
     ]
