@@ -1,10 +1,10 @@
-"""The kernels of engine/rows.py as the hooks launch them at N = 64, for ahead-of-time compilation: see aot.py."""
+"""The kernels of engine/rows.py and engine/order.py as the hooks launch them at N = 64, compiled ahead of time: see aot.py."""
 
 from __future__ import annotations
 
 from aot import Kernel, integers, pointers
 
-from specaudit.ddtree.engine import rows
+from specaudit.ddtree.engine import order, rows
 
 TREES = "FromParents FromDepths FromChild FromSibling FromWords FromRows"
 TREES += " ToParents ToDepths ToChild ToSibling ToWords ToRows"
@@ -32,7 +32,7 @@ def engine_kernels() -> list[Kernel]:
         ),
         *(
             Kernel(
-                rows._compact_kernel,
+                order._compact_kernel,
                 compacted | pointers(kind, "Out"),
                 {"LAYERS": layers, "WIDTH": width, "BLOCK": 1024},
                 4,

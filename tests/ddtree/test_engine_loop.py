@@ -17,7 +17,8 @@ import torch
 
 from specaudit.ddtree import kernels, reference
 from specaudit.ddtree.engine.commit import Commit
-from specaudit.ddtree.engine.rows import Addresses, chain_starts, compact, prepare, scatter, write_chains
+from specaudit.ddtree.engine.order import Addresses, ChainStarts, compact
+from specaudit.ddtree.engine.rows import prepare, scatter, write_chains
 from specaudit.ddtree.engine.settings import Settings
 from specaudit.ddtree.engine.state import CHAIN, TREE, TreeState
 from specaudit.ddtree.layout import Tree, Walk, unpack_bits
@@ -54,6 +55,7 @@ class Miniature:
         self.commit = Commit([group], {"target": SimpleNamespace(kv_cache=self.cache)}, {"draft"})
         self.requests: list[Request] = []
         self.addresses = Addresses()
+        self.chain_starts = ChainStarts(SLOTS, self.state.batch.max_depth, device)
         self.accepted = 0
 
     def arrive(self, slot: int) -> None:
@@ -203,11 +205,12 @@ class Miniature:
         step = self.state.step
         assert step is not None
         hidden = torch.tensor(tokens, dtype=torch.float32, device=self.device)[:, None].repeat(1, 3)
-        begins = chain_starts(lengths, step.requests, self.state.batch.max_depth)
+        begins, on_device = self.chain_starts.of(
+            lengths, step.requests, lambda values: torch.from_numpy(values).to(self.device)
+        )
         order = compact(
-            self.state, [hidden, hidden + 0.5], places, starts, rejected, step, begins,
-            torch.from_numpy(begins).to(self.device), self.addresses,
-        )  # fmt: skip
+            self.state, [hidden, hidden + 0.5], places, starts, rejected, step, begins, on_device, self.addresses
+        )
         for b, r in enumerate(batch):
             valid = int(begins[b + 1] - begins[b]) - int(order.rejected[b])
             rows = slice(int(begins[b]), int(begins[b]) + valid)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from specaudit.ddtree import reference
-from specaudit.ddtree.engine.rows import Addresses, chain_starts, compact, path_rows, prepare, scatter, write_chains
+from specaudit.ddtree.engine.order import Addresses, ChainStarts, compact, path_rows
+from specaudit.ddtree.engine.rows import prepare, scatter, write_chains
 from specaudit.ddtree.engine.settings import Settings
 from specaudit.ddtree.engine.state import Step, TreeState
 from specaudit.ddtree.layout import Tree, Walk
@@ -139,9 +140,9 @@ def test_compact_gives_accepted_rows_in_chain_order(device: torch.device) -> Non
     hidden = [torch.randn(90, 10, device=device) for _ in range(3)]
     positions = torch.cat([torch.full((41,), 100), torch.full((41,), 200), torch.arange(300, 303)]).to(device)
     rejected = torch.tensor([37, 40, 1], dtype=torch.int32, device=device)
-    starts = chain_starts(np.array([41, 41, 3]), 2, HORIZON)
-    assert starts.tolist() == [0, 6, 12, 15]
-    step, new_starts = Step(2, 82, True), torch.from_numpy(starts).to(device)
+    starts, new_starts = chain_starts(device).of(np.array([41, 41, 3]), 2, lambda x: torch.from_numpy(x).to(device))
+    assert starts.tolist() == new_starts.tolist() == [0, 6, 12, 15]
+    step = Step(2, 82, True)
     order = compact(state, hidden, positions, row_starts.to(device), rejected, step, starts, new_starts, Addresses())
     side_by_side = torch.cat(hidden, 1).cpu()
     kept = Walk(*(x[:2].cpu() for x in walk.tensors().values()))
@@ -153,6 +154,35 @@ def test_compact_gives_accepted_rows_in_chain_order(device: torch.device) -> Non
     assert torch.equal(out[12:15], side_by_side[82:85])
     assert order.positions.tolist() == [*range(100, 106), *range(200, 206), 300, 301, 302]
     assert order.rejected.tolist() == [5 - 3, 5, 1]
+
+
+def chain_starts(device: torch.device) -> ChainStarts:
+    return ChainStarts(SLOTS, HORIZON, device)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "trees", "expected"),
+    [
+        ([41], 1, [0, 6]),
+        ([41, 41, 41], 3, [0, 6, 12, 18]),
+        ([41, 7, 6], 3, [0, 6, 12, 18]),  # cut, and still deep enough
+        ([41, 5, 2], 3, [0, 6, 11, 13]),
+        ([41, 41], 1, [0, 6, 47]),  # a prompt of just as many rows keeps them all
+        ([3], 0, [0, 3]),
+    ],
+)
+def test_row_starts_of_whole_trees_are_not_uploaded(
+    lengths: list[int], trees: int, expected: list[int], device: torch.device
+) -> None:
+    uploads = []
+
+    def upload(values: np.ndarray) -> torch.Tensor:
+        uploads.append(values)
+        return torch.from_numpy(values).to(device)
+
+    starts, on_device = chain_starts(device).of(np.array(lengths), trees, upload)
+    assert starts.tolist() == on_device.tolist() == expected
+    assert len(uploads) == (trees < len(lengths) or min(lengths) <= HORIZON)
 
 
 def test_path_rows_permutes_logits_rows_by_the_accepted_path(device: torch.device) -> None:

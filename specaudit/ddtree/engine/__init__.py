@@ -2,7 +2,8 @@
 
 settings.py  the switch `additional_config={"ddtree": {...}}`, the policy, the refusals
 state.py     the trees between two steps, static buffers that captured graphs read, what kind of step this is
-rows.py      kernels around the forward pass: depth positions and masks before it, chain order after it
+rows.py      trees to and from their slots: depth positions and masks before the forward pass, new trees after it
+order.py     chain order after it: what the drafter and log-probabilities get in place of a tree's rows
 context.py   the attention branch: the chain's own kernel over the context, then the core's tree kernel
 commit.py    accepted KV rows to the first slots of their request
 """

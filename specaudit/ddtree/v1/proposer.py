@@ -13,7 +13,8 @@ from vllm.v1.spec_decode.dflash import DFlashProposer
 
 from ..engine.commit import Commit
 from ..engine.context import attach
-from ..engine.rows import Addresses, chain_starts, compact, prepare, scatter
+from ..engine.order import Addresses, ChainStarts, compact
+from ..engine.rows import prepare, scatter
 from ..engine.settings import Settings, read
 from ..engine.state import Step, TreeState, chain_only
 from ..kernels import best_first, draft_table
@@ -42,6 +43,7 @@ class DDTreeProposer(DFlashProposer):
         self._previous = torch.empty(requests, dtype=torch.int64, pin_memory=True)
         self._chain_only: dict[str, bool] = {}
         self._addresses = Addresses()
+        self._chain_starts = ChainStarts(requests, self.tree.batch.max_depth, device)
         self._walks = False  # whether this step holds drafts, so that the sampler walks its trees
         self._widen(vllm_config.compilation_config.max_cudagraph_capture_size or 0)
         bonus = settings.depth_bonus
@@ -146,9 +148,10 @@ class DDTreeProposer(DFlashProposer):
         assert step is not None
         requests, starts = common.num_reqs, common.query_start_loc_cpu
         lengths = (starts[1 : requests + 1] - starts[:requests]).numpy()
-        new_starts = chain_starts(lengths, step.requests, self.tree.batch.max_depth)
+        new_starts, row_starts = self._chain_starts.of(lengths, step.requests, self._upload)
         kept = np.diff(new_starts)
-        row_starts = self._upload(new_starts)
+        gone = lengths.astype(np.int32) - kept
+        lost = int(gone[0]) if (gone == gone[0]).all() else self._upload(gone)
         order = compact(
             self.tree,
             [kwargs["target_hidden_states"]],
@@ -164,10 +167,10 @@ class DDTreeProposer(DFlashProposer):
         view = replace(
             common,
             query_start_loc=row_starts,
-            query_start_loc_cpu=torch.from_numpy(new_starts),
+            query_start_loc_cpu=torch.from_numpy(new_starts.copy()),
             num_actual_tokens=rows,
             max_query_len=int(kept.max()),
-            seq_lens=common.seq_lens[:requests] - self._upload(lengths.astype(np.int32) - kept),
+            seq_lens=common.seq_lens[:requests] - lost,
         )
         return kwargs | {
             "target_token_ids": kwargs["target_token_ids"][:rows],

@@ -14,7 +14,7 @@ from torch import Tensor
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.sample.rejection_sampler import GREEDY_TEMPERATURE, RejectionSampler, apply_sampling_constraints
 
-from ..engine.rows import path_rows
+from ..engine.order import path_rows
 from ..kernels import greedy_walk, walk
 from ..layout import Walk
 from .proposer import DDTreeProposer

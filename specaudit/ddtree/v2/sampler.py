@@ -18,7 +18,7 @@ from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.gpu.sample.states import NO_LOGPROBS
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler, get_max_chunk_logits
 
-from ..engine.rows import path_rows
+from ..engine.order import path_rows
 from ..engine.state import TreeState
 from ..kernels import walk
 from ..layout import Tree, Walk

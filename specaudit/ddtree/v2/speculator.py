@@ -20,7 +20,8 @@ from vllm.v1.worker.gpu.spec_decode.dflash.speculator import DFlashSpeculator
 
 from ..engine.commit import Commit
 from ..engine.context import attach
-from ..engine.rows import Addresses, chain_starts, compact, prepare, scatter, write_chains
+from ..engine.order import Addresses, ChainStarts, compact
+from ..engine.rows import prepare, scatter, write_chains
 from ..engine.settings import Settings, read
 from ..engine.state import CHAIN, TREE, TreeState
 from ..kernels import best_first, draft_table
@@ -56,6 +57,7 @@ class DDTreeSpeculator(DFlashSpeculator):
         self.tree_graphs: Any = None
         self.chain_graphs: Any = None
         self._addresses = Addresses()
+        self._chain_starts = ChainStarts(self.max_num_reqs, self.tree.batch.max_depth, device)
         bonus = settings.depth_bonus
         self._bonus = torch.full((settings.horizon,), bonus, device=device) if bonus else None
 
@@ -150,8 +152,7 @@ class DDTreeSpeculator(DFlashSpeculator):
         step = self.tree.step
         assert step is not None
         attention, slots, last_hidden, aux, num_sampled, num_rejected, *rest = args
-        starts = chain_starts(input_batch.num_scheduled_tokens, step.requests, self.tree.batch.max_depth)
-        row_starts = async_tensor_h2d(starts, device=self.device)
+        starts, row_starts = self._chain_starts.of(input_batch.num_scheduled_tokens, step.requests, self._upload)
         order = compact(
             self.tree,
             aux,
@@ -171,6 +172,10 @@ class DDTreeSpeculator(DFlashSpeculator):
             positions=order.positions,
         )
         return view, (attention, slots, last_hidden, [order.hidden], num_sampled, order.rejected, *rest)
+
+    def _upload(self, values: np.ndarray) -> Tensor:
+        uploaded: Tensor = async_tensor_h2d(values, device=self.device)
+        return uploaded
 
     def sample_draft(
         self, hidden_states: Tensor, sample_src_positions: Tensor, idx_mapping: Tensor, *args: Any, **kwargs: Any
