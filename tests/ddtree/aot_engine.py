@@ -1,4 +1,4 @@
-"""The kernels of engine/rows.py and engine/order.py as the hooks launch them at N = 64, compiled ahead of time: see aot.py."""
+"""The kernels of engine/rows.py and engine/order.py as the hooks launch them at N = 64, for aot.py to compile."""
 
 from __future__ import annotations
 
