@@ -14,7 +14,8 @@ from ..layout import Tree
 from .state import TreeState
 
 
-@triton.jit
+# The batch's size is no reason to compile again: a server would stall in the middle of its work.
+@triton.jit(do_not_specialize=["requests", "tree_requests"])
 def _prepare_kernel(
     Positions,
     ContextLens,
