@@ -22,7 +22,7 @@ KERNELS = {
 
 
 def compiled(*script: str) -> str:
-    """What a script beside this file prints, in a process of its own: in this one the kernels may be the interpreter's."""
+    """What a script beside this file prints, in a process of its own: here the kernels may be the interpreter's."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = str(HERE.parents[1])
     run = subprocess.run(
