@@ -5,13 +5,15 @@ Beside it rule (a) of losslessness: how many outputs equal the chain's, against 
 
 from __future__ import annotations
 
+from argparse import Namespace
 from itertools import pairwise
 from statistics import mean
 from typing import Any
 
-from .arms import chain, tree
-from .command import Setting
+from . import shared
+from .arms import Arm
 from .figures import equal
+from .part import Part, Setting
 from .pool import Engines
 from .requests import greedy, tokens_of
 
@@ -19,13 +21,24 @@ FIRST = 64
 WANTED = {16: 1.21, 64: 1.38}
 
 
-def run(given: Setting) -> None:
-    horizon, budgets = given.options.horizon, given.options.budgets
-    shorter = f"chain {horizon - 1}"
-    arms = [chain(horizon=horizon), chain(shorter, horizon=horizon - 1)]
-    arms += [tree(budget, seqs=min(32, 512 // (1 + budget))) for budget in budgets]
-    with Engines(arms, given.pair, given.places, given.clock) as engines:
-        answers = {name: measure(engines, name, given) for name in engines.names()}
+def parts(options: Namespace, only: list[str]) -> dict[str, Part]:
+    return {"": Part(arms, run, weight=2)}
+
+
+def arms(given: Setting) -> list[Arm]:
+    options = given.options
+    stock = [shared.stock_chain(options), shared.shorter_chain(options)]
+    return stock + [shared.small_batch_tree(options, budget) for budget in options.budgets]
+
+
+def run(given: Setting, engines: Engines) -> None:
+    shorter = f"chain {given.options.horizon - 1}"
+    answers: dict[str, dict[str, Any]] = {}
+    with given.in_time():
+        for name in engines.names():
+            answer = measure(engines, name, given)
+            if answer:
+                answers[name] = answer
     figures = {name: summary(answer) for name, answer in answers.items()}
     report(given, figures)
     if "chain" not in answers:
@@ -37,33 +50,41 @@ def run(given: Setting) -> None:
     given.report.table(
         f"outputs equal to the chain's, of {len(stock)}", ["arm", "equal"], [[n, s] for n, s in same.items()]
     )
-    for budget in budgets:
+    cut = any(answer["gave_up"] for answer in answers.values())
+    if cut:
+        given.out_of_time()
+    for budget in given.options.budgets:
         name = f"tree {budget}"
         if name not in figures:
             given.report.bar(f"{name} runs", 0, "1", False)
             continue
-        ratio = figures[name]["tau"] / figures["chain"]["tau"]
-        wanted = WANTED.get(budget)
-        if wanted:
-            given.report.bar(f"{name}: acceptance length / chain's", ratio, f">= {wanted}", ratio >= wanted)
-        early, usual = (figures[n]["first"] / (figures[n]["rest"] or 1) for n in (name, "chain"))
-        given.report.bar(
-            f"{name}: first {FIRST} tokens / rest (chain: {usual:.3f})",
-            early,
-            f">= {0.97 * usual:.3f}",
-            early >= 0.97 * usual,
-        )
-        if base is not None:
+        judge(given, figures, name, budget)
+        if base is not None and not cut:
             given.report.bar(
                 f"{name}: rule (a), equal to the chain", same[name], f">= {base} - 4", same[name] >= base - 4
             )
 
 
-def measure(engines: Engines, name: str, given: Setting) -> dict[str, Any]:
-    engines[name].ask("generate", requests=greedy(given.prompts[:2], 16))
+def judge(given: Setting, figures: dict[str, dict[str, Any]], name: str, budget: int) -> None:
+    ratio = figures[name]["tau"] / figures["chain"]["tau"]
+    wanted = WANTED.get(budget)
+    if wanted:
+        given.report.bar(f"{name}: acceptance length / chain's", ratio, f">= {wanted}", ratio >= wanted)
+    early, usual = (figures[n]["first"] / (figures[n]["rest"] or 1) for n in (name, "chain"))
+    given.report.bar(
+        f"{name}: first {FIRST} tokens / rest (chain: {usual:.3f})",
+        early,
+        f">= {0.97 * usual:.3f}",
+        early >= 0.97 * usual,
+    )
+
+
+def measure(engines: Engines, name: str, given: Setting) -> dict[str, Any] | None:
+    if engines.attempt(name, "generate", given.clock.need(20), requests=greedy(given.prompts[:2], 16)) is None:
+        return None
     requests = greedy(given.prompts, given.tokens)
-    answer: dict[str, Any] = engines[name].ask(
-        "trace", given.clock.need(20), requests=requests, at_once=1, give_up=given.clock.left
+    answer: dict[str, Any] | None = engines.attempt(
+        name, "trace", given.clock.need(20), requests=requests, at_once=1, give_up=given.clock.left
     )
     return answer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ class Arm:
     """kind: `none`, `chain` or `tree`. Stock arms run the unpatched engine where there is one.
 
     horizon: K. budget: N. ddtree: more options of the switch. engine: more arguments of `LLM`.
-    plain: fp32, eager, attention in plain torch (FlashAttention has no fp32).
+    plain: fp32, eager, attention in plain torch (FlashAttention has no fp32). pair: models of its own.
     """
 
     name: str
@@ -34,9 +35,11 @@ class Arm:
     plain: bool = False
     ddtree: dict[str, Any] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
+    pair: Pair | None = None
 
     def arguments(self, pair: Pair) -> dict[str, Any]:
         """Keyword arguments of `LLM`."""
+        pair = self.pair or pair
         given: dict[str, Any] = {
             "model": pair.target,
             "max_model_len": 2048,
@@ -58,8 +61,15 @@ class Arm:
             given |= {"dtype": "float32", "enforce_eager": True}
         return given | self.engine
 
+    def key(self, pair: Pair) -> str:
+        """Arms of the same key are one engine, whatever they are called."""
+        return json.dumps([self.kind, self.patched, self.plain, self.arguments(pair)], sort_keys=True)
+
     def with_engine(self, **changed: Any) -> Arm:
         return replace(self, engine=self.engine | changed)
+
+    def named(self, name: str) -> Arm:
+        return replace(self, name=name)
 
 
 def none(name: str = "none", **given: Any) -> Arm:

@@ -1,67 +1,33 @@
-"""The command line: what every measurement takes, and which there are."""
+"""The command line: what every measurement takes."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .arms import Pair
-from .figures import Clock, OutOfTime, Report
-from .pool import EngineFailed, Places
+from .figures import Clock, Report
+from .part import Setting
+from .pool import Places
+from .suite import COMMANDS, run
 
-#: Command -> module with `run(setting) -> None`, in the order of importance.
-COMMANDS = {
-    "acceptance": "acceptance",
-    "lossless": "lossless",
-    "speed": "speed",
-    "steps": "steps",
-    "launches": "launches",
-    "correctness": "correctness",
-    "soak": "soak",
-    "off-switch": "off_switch",
-    "refusals": "refusals",
-}
 TEXT_VOCABULARY = 4000  # random prompts stay below every vocabulary's special ids
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a measurement is given."""
-
-    pair: Pair
-    places: Places
-    clock: Clock
-    report: Report
-    prompts: list[list[int]]
-    tokens: int
-    options: argparse.Namespace
-
-    def only(self, names: Sequence[str]) -> list[str]:
-        """Those of the named parts that were asked for; all without --only."""
-        chosen = self.options.only or names
-        unknown = [name for name in chosen if name not in names]
-        if unknown:
-            sys.exit(f"--only {unknown[0]}: there are {', '.join(names)}")
-        return list(chosen)
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="benchmarks/engine", description="Measures a DDTree in real engines.")
-    made.add_argument("command", choices=COMMANDS)
+    made.add_argument("command", choices=["suite", *COMMANDS])
+    made.add_argument("--parts", nargs="+", metavar="COMMAND[:PART]", help="of a suite, on the same engines")
     made.add_argument("--target", required=True, help="model folder")
     made.add_argument("--draft", required=True, help="DFlash drafter's folder")
     made.add_argument("--python", default=sys.executable, help="interpreter that imports the patched vLLM")
     made.add_argument("--path", default="", help="PYTHONPATH of the patched vLLM")
     made.add_argument("--stock-path", default="", help="PYTHONPATH of the unpatched one (default: the patched, off)")
-    made.add_argument("--minutes", type=float, default=10.0, help="ends by itself within this time")
+    made.add_argument("--minutes", type=float, default=10.0, help="ends by itself within this time, all parts of it")
     made.add_argument("--json", type=Path, help="figures go here, as they come")
     made.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()) / "engine-logs")
     made.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "engine-cache")
@@ -86,7 +52,7 @@ def setting(options: argparse.Namespace) -> Setting:
     return Setting(
         pair=Pair(options.target, options.draft),
         places=Places(options.python, options.path, options.stock_path, options.logs, options.cache, fake=options.fake),
-        clock=Clock(options.minutes),
+        clock=Clock(60 * options.minutes),
         report=Report(options.json),
         prompts=prompts,
         tokens=options.tokens,
@@ -103,17 +69,11 @@ def read_prompts(path: Path | None, count: int, length: int) -> list[list[int]]:
 
 def main(arguments: list[str] | None = None) -> int:
     """0: every bar met; 1: one missed or not measured; 3: an engine failed."""
-    given = setting(parser().parse_args(arguments))
-    module: Any = importlib.import_module(f".{COMMANDS[given.options.command]}", __package__)
-    status = 0
-    try:
-        module.run(given)
-    except OutOfTime:
-        print("out of time: the rest was not measured", flush=True)
-        given.report.bar("measured to the end", 0, "1", None)
-    except EngineFailed as failed:
-        print(f"FAILED {failed}", flush=True)
-        given.report.keep("failed", str(failed))
-        status = 3
-    given.report.keep("command", given.options.command)
-    return status or int(given.report.missed > 0)
+    made = parser()
+    options = made.parse_args(arguments)
+    suite = options.command == "suite"
+    if suite != bool(options.parts):
+        made.error("--parts says what a suite measures, and belongs to it alone")
+    if suite and options.only:
+        made.error("--only belongs to a single command: write COMMAND:PART in --parts")
+    return run(setting(options), options.parts or [options.command], keyed=suite)

@@ -16,20 +16,26 @@ class OutOfTime(Exception):
 
 
 class Clock:
-    """The time a run may take."""
+    """The time that a run may take, or that a part of it may."""
 
-    def __init__(self, minutes: float) -> None:
-        self._end = time.monotonic() + 60 * minutes
+    def __init__(self, seconds: float, whole: Clock | None = None) -> None:
+        self._end = time.monotonic() + seconds
+        self._whole = whole or self
 
     @property
     def left(self) -> float:
         return self._end - time.monotonic()
 
+    def share(self, part: float) -> Clock:
+        """The clock of one part: that part of what is left."""
+        return Clock(part * self.left, self)
+
     def need(self, seconds: float) -> float:
-        """Seconds left. Raises OutOfTime when there are fewer than `seconds`."""
+        """How long an answer may take: what the whole run has left, so that no part's end kills an engine that others
+        use. Raises OutOfTime when fewer than `seconds` are left here."""
         if self.left < seconds:
             raise OutOfTime
-        return self.left
+        return self._whole.left
 
 
 def lower_bound(values: Sequence[float], confidence: float = 0.95, draws: int = 4000) -> float:
@@ -63,16 +69,28 @@ def divergences(a: Sequence[Sequence[int]], b: Sequence[Sequence[int]]) -> list[
 class Report:
     """Sections of Markdown tables, printed as they come, and everything as JSON, written as it comes."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, whole: dict[str, Any] | None = None) -> None:
         self.path = path
         self.content: dict[str, Any] = {"bars": []}
+        self.whole = self.content if whole is None else whole
+
+    def section(self, name: str) -> Report:
+        """The report of one part, in the same file below its name."""
+        made = Report(self.path, self.whole)
+        self.whole[name] = made.content
+        return made
 
     def keep(self, name: str, value: Any) -> None:
         """Figures for the JSON file alone."""
         self.content[name] = value
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(json.dumps(self.content, indent=1))
+            self.path.write_text(json.dumps(self.whole, indent=1))
+
+    def failed(self, what: str) -> None:
+        """Something broke, and the rest goes on."""
+        print(f"FAILED {what}", flush=True)
+        self.keep("failed", [*self.content.get("failed", []), what])
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         print(f"\n### {title}\n")

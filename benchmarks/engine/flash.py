@@ -55,3 +55,19 @@ def flash_attn_varlen_func(
     flat = torch.full((q.shape[1], q.shape[0]), float("-inf"), device=q.device)
     flat[:, place[live]] = lse.permute(0, 3, 1, 2).flatten(2)[live].T
     return out, flat
+
+
+def attend_in_plain_torch() -> None:
+    """FlashAttention's backend with its kernel replaced by the one above, which takes fp32: for an exact comparison."""
+    from vllm.v1.attention.backends import fa_utils, flash_attn
+
+    for module in (fa_utils, flash_attn):
+        for name in list(vars(module)):
+            if name in ("flash_attn_varlen_func", "_FA4_DENSE_ATTENTION_KERNEL"):
+                setattr(module, name, flash_attn_varlen_func)
+    flash_attn.FlashAttentionBackend.supported_dtypes = [torch.float16, torch.bfloat16, torch.float32]
+    builder = flash_attn.FlashAttentionMetadataBuilder
+    if hasattr(builder, "_get_scheduler_metadata"):
+        builder._get_scheduler_metadata = lambda self, **_: None
+    else:
+        flash_attn.get_scheduler_metadata = lambda **_: None

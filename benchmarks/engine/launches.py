@@ -4,11 +4,13 @@ host's time goes.
 
 from __future__ import annotations
 
+from argparse import Namespace
 from typing import Any
 
-from .arms import chain, tree
-from .command import Setting
-from .pool import Engines
+from . import shared
+from .arms import Arm
+from .part import Part, Setting
+from .pool import EngineFailed, Engines
 from .requests import greedy
 
 TO_HOST = ("Memcpy DtoH", "Memcpy Device -> Host")
@@ -16,19 +18,36 @@ WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize
 STEPS = 100
 
 
-def run(given: Setting) -> None:
-    budgets = given.options.budgets
-    arms = [chain(horizon=given.options.horizon, seqs=4), *(tree(n, seqs=4) for n in budgets)]
-    with Engines(arms, given.pair, given.places, given.clock) as engines:
-        requests = greedy(given.prompts[:1], 3 * STEPS)
-        names = engines.names()
-        seen = {name: engines[name].ask("profile", given.clock.need(20), requests=requests) for name in names}
-        host = {name: engines[name].ask("host_profile", given.clock.need(10), requests=requests) for name in names}
+def parts(options: Namespace, only: list[str]) -> dict[str, Part]:
+    return {"": Part(arms, run)}
+
+
+def arms(given: Setting) -> list[Arm]:
+    options = given.options
+    return [shared.stock_chain(options), *(shared.small_batch_tree(options, n) for n in options.budgets)]
+
+
+def run(given: Setting, engines: Engines) -> None:
+    requests = greedy(given.prompts[:1], 3 * STEPS)
+    seen: dict[str, dict[str, Any]] = {}
+    host: dict[str, dict[str, Any]] = {}
+    with given.in_time():
+        for op, needed, found in (("profile", 20, seen), ("host_profile", 10, host)):
+            for name in engines.names():
+                answer = engines.attempt(name, op, given.clock.need(needed), requests=requests)
+                if answer:
+                    found[name] = answer
+    report(given, seen, host)
+
+
+def report(given: Setting, seen: dict[str, dict[str, Any]], host: dict[str, dict[str, Any]]) -> None:
     rows = [row(name, answer) for name, answer in seen.items()]
     columns = ["arm", "steps", "kernels", "GPU us", "copies to the host", *WAITS, "cudaLaunchKernel", "cudaGraphLaunch"]
     given.report.table("per decode step, batch 1", columns, rows)
+    if "chain" not in seen:
+        raise EngineFailed("the stock chain was not profiled")
     stock = counts(seen["chain"])
-    for budget in budgets:
+    for budget in given.options.budgets:
         name = f"tree {budget}"
         if name not in seen:
             given.report.bar(f"{name} runs", 0, "1", False)
@@ -43,6 +62,8 @@ def run(given: Setting) -> None:
             ["kernel", "per step", "chain's", "us each"],
             kernels(seen[name], seen["chain"]),
         )
+        if name not in host:
+            continue
         ours = sorted(host[name]["ours"].items(), key=lambda item: -item[1])[:12]
         steps = host[name]["counters"]["drafts"] or 1
         given.report.table(

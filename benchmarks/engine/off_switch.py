@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import replace
 
-from .arms import chain
-from .command import Setting
+from . import shared
+from .arms import Arm
 from .figures import equal
+from .part import Part, Setting
 from .pool import Engines
 from .requests import greedy, tokens_of
 
+OFF = "installed, off"
 
-def run(given: Setting) -> None:
-    stock = chain(horizon=given.options.horizon, seqs=8)
-    arms = [stock, replace(stock, name="installed, off", patched=True)]
-    with Engines(arms, given.pair, given.places, given.clock) as engines:
-        requests = greedy(given.prompts, given.tokens)
-        outputs = {
-            name: tokens_of(engines[name].ask("generate", given.clock.need(10), requests=requests, at_once=8))
-            for name in engines.names()
-        }
-        one = greedy(given.prompts[:1], given.tokens)
-        seen = {name: engines[name].ask("profile", given.clock.need(15), requests=one) for name in engines.names()}
-        again = engines["chain"].ask("profile", given.clock.need(15), requests=one)["kernels"]
-    off = arms[1].name
-    same = equal(outputs["chain"], outputs[off])
+
+def parts(options: Namespace, only: list[str]) -> dict[str, Part]:
+    return {"": Part(arms, run)}
+
+
+def arms(given: Setting) -> list[Arm]:
+    stock = shared.stock_chain(given.options)
+    return [stock, replace(stock, name=OFF, patched=True)]
+
+
+def run(given: Setting, engines: Engines) -> None:
+    requests = greedy(given.prompts, given.tokens)
+    outputs = {
+        name: tokens_of(engines[name].ask("generate", given.clock.need(10), requests=requests, at_once=8))
+        for name in ("chain", OFF)
+    }
+    one = greedy(given.prompts[:1], given.tokens)
+    seen = {name: engines[name].ask("profile", given.clock.need(15), requests=one) for name in ("chain", OFF)}
+    again = engines["chain"].ask("profile", given.clock.need(15), requests=one)["kernels"]
+    same = equal(outputs["chain"], outputs[OFF])
     given.report.bar(
         "switched off: outputs equal to stock's", same, str(len(given.prompts)), same == len(given.prompts)
     )
-    mine, theirs = seen[off]["kernels"], seen["chain"]["kernels"]
+    mine, theirs = seen[OFF]["kernels"], seen["chain"]["kernels"]
     steady = {name for name in {*theirs, *again} if theirs.get(name) == again.get(name)}  # some copies come and go
     different = sorted(
         name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name) and name in steady | {*mine} - {*theirs}

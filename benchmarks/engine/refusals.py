@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import tempfile
+from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .arms import Arm, tree
-from .command import Setting
-from .pool import Engine, EngineFailed
+from .part import Part, Setting, choose
+from .pool import Engine, EngineFailed, Engines
 
 SMALL: dict[str, Any] = {
     "hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8, "num_key_value_heads": 4,
@@ -66,8 +68,14 @@ V1_CASES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def run(given: Setting) -> None:
-    cases = CASES | (V1_CASES if given.options.runner == "v1" else {})
+def parts(options: Namespace, only: list[str]) -> dict[str, Part]:
+    own = CASES | (V1_CASES if options.runner == "v1" else {})
+    return {"": Part(lambda _: [], partial(run, choose([*own, *TARGETS], only), own))}
+
+
+def run(chosen: list[str], own: dict[str, tuple[dict[str, Any], str]], given: Setting, engines: Engines) -> None:
+    """Asks a process of its own, in which no engine runs."""
+    cases = dict(own)
     folder = Path(tempfile.mkdtemp(prefix="targets-"))
     for name, (config, word) in TARGETS.items():
         model = folder / name.replace(" ", "-")
@@ -82,7 +90,7 @@ def run(given: Setting) -> None:
         if plain:
             raise EngineFailed("what else is refused says nothing while the plain tree is")
         rows = []
-        for name in given.only(list(cases)):
+        for name in chosen:
             extra, word = cases[name]
             try:
                 said = engine.ask("refusal", given.clock.need(10), arguments=arguments(arm, given, extra))

@@ -5,39 +5,49 @@ every KV block is free at the end, and what was greedy is right.
 from __future__ import annotations
 
 import random
+from argparse import Namespace
 from typing import Any
 
-from .arms import none, tree
-from .command import Setting
-from .correctness import scored_by
-from .figures import quantile
-from .lossless import PERCENTILE, violations
+from . import shared
+from .arms import Arm
+from .part import Part, Setting
 from .pool import Engines
 from .requests import tokens_of
+from .scoring import PERCENTILE, Gaps, delta_of, scored_by_stock
 
-AT_ONCE = 48
+
+def parts(options: Namespace, only: list[str]) -> dict[str, Part]:
+    return {"": Part(arms, run, weight=2)}
 
 
-def run(given: Setting) -> None:
-    budget = given.options.budgets[0]
-    arm = tree(budget, "soak", seqs=AT_ONCE, ddtree={"max_batch": min(AT_ONCE, 512 // (1 + budget))})
-    arm = arm.with_engine(max_model_len=512, num_gpu_blocks_override=2 * given.options.small_cache)
+def arms(given: Setting) -> list[Arm]:
+    return [shared.small_cache(given.options).named("soak"), shared.plain_decoding(given.options)]
+
+
+def run(given: Setting, engines: Engines) -> None:
     requests = made(given)
-    with Engines([arm, none(seqs=128)], given.pair, given.places, given.clock) as engines:
-        engine = engines["soak"]
-        before = engine.ask("blocks")
-        answer = engine.ask(
-            "trace", given.clock.need(30), requests=requests, at_once=AT_ONCE, give_up=0.75 * given.clock.left
-        )
-        after = engine.ask("blocks")
-        kept = [i for i, r in enumerate(requests) if not r["params"]["temperature"] and "abort" not in r]
-        outputs = tokens_of(answer)
-        control = engines["none"].ask(
-            "generate", given.clock.need(10), requests=[only(requests[i], logprobs=1) for i in kept[:64]]
-        )
-        delta = spread(engines, given, [requests[i] for i in kept[:64]], control)
-        scored = scored_by(engines, given, [requests[i] for i in kept], [outputs[i] for i in kept])
-    beyond, worst = violations(scored, delta)
+    engine = engines["soak"]
+    before = engine.ask("blocks")
+    answer = engine.ask(
+        "trace",
+        given.clock.need(30),
+        requests=requests,
+        at_once=shared.small_cache(given.options).seqs,
+        give_up=0.75 * given.clock.left,
+    )
+    after = engine.ask("blocks")
+    kept = [
+        i
+        for i, r in enumerate(requests)
+        if not r["params"]["temperature"] and "abort" not in r and answer["finish"][i] is not None
+    ]
+    outputs = tokens_of(answer)
+    few = [only(requests[i], logprobs=1) for i in kept[:64]]
+    control = engines["none"].ask("generate", given.clock.need(10), requests=few)
+    delta = delta_of(control["outputs"], scored_by_stock(engines, given, few, tokens_of(control)))
+    scored = scored_by_stock(engines, given, [requests[i] for i in kept], [outputs[i] for i in kept])
+    gaps = Gaps.of(scored, delta)
+    beyond, worst = gaps.beyond, gaps.worst
     count = sum(len(outputs[i]) for i in kept)
     finished: dict[str, int] = {}
     for finish in answer["finish"]:
@@ -50,8 +60,8 @@ def run(given: Setting) -> None:
     )
     wrong = sum(
         len(tokens) != r["params"]["max_tokens"]
-        for tokens, r in zip(outputs, requests, strict=True)
-        if "abort" not in r
+        for tokens, r, finish in zip(outputs, requests, answer["finish"], strict=True)
+        if "abort" not in r and finish is not None
     )
     given.report.bar("requests that ended", len(requests), str(given.options.requests), None not in answer["finish"])
     given.report.bar("requests of a wrong length", wrong, "0", not wrong)
@@ -91,12 +101,3 @@ def made(given: Setting) -> list[dict[str, Any]]:
 
 def only(request: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"prompt": request["prompt"], "params": request["params"] | more}
-
-
-def spread(engines: Engines, given: Setting, requests: list[dict[str, Any]], control: dict[str, Any]) -> float:
-    """delta: plain decoding's log-probabilities against a prefill's of the same tokens."""
-    scored = scored_by(engines, given, requests, tokens_of(control))
-    pairs = zip(control["outputs"], scored, strict=True)
-    return quantile(
-        (abs(a[0] - b[0]) for output, one in pairs for a, b in zip(output["logprobs"], one, strict=True)), PERCENTILE
-    )

@@ -1,20 +1,21 @@
 """One engine in one process: reads operations as JSON lines from a descriptor, writes answers to another.
 
 `python worker.py COMMANDS ANSWERS`, with the engine's interpreter. The first operation is `start`; each of the others
-is a function of this file. What the engine prints goes where this process prints.
+is a function of this file or of operations.py. What the engine prints goes where this process prints.
 """
 
 from __future__ import annotations
 
 import collections
-import cProfile
+import contextlib
+import functools
 import json
 import os
-import pstats
 import runpy
 import sys
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,18 @@ class Worker:
     # ---- start ----
 
     def start(self, arguments: dict[str, Any], plain: bool) -> dict[str, Any]:
+        """What runs, and how many seconds the import and the engine's own start took."""
         begun = time.monotonic()
         import vllm
 
+        engine_class = vllm.LLM  # imported at its first use
         if plain:
-            attend_in_plain_torch()
-        self.llm = vllm.LLM(**arguments)
-        facts = {"vllm": vllm.__version__, "seconds": round(time.monotonic() - begun, 1), **self.classes()}
-        return facts | self.blocks()
+            runpy.run_path(str(HERE / "flash.py"))["attend_in_plain_torch"]()
+        imported = time.monotonic()
+        self.llm = engine_class(**arguments)
+        facts: dict[str, Any] = {"vllm": vllm.__version__, **self.classes(), **self.blocks()}
+        ready = time.monotonic()
+        return facts | {"import_s": round(imported - begun, 1), "engine_s": round(ready - imported, 1)}
 
     def refusal(self, arguments: dict[str, Any]) -> str:
         """The message with which a configuration is refused, empty when it is taken. Starts nothing."""
@@ -78,6 +83,7 @@ class Worker:
         """Step by step: what each step emitted for each request, when, and what was stopped on the way.
 
         A request may say `abort`: it is aborted once that many tokens were emitted. At most `at_once` run at a time.
+        After `give_up` seconds what still runs is aborted, and has no `finish`.
         """
         engine, begun = self.llm.llm_engine, time.perf_counter()
         waiting = collections.deque(enumerate(requests))
@@ -86,69 +92,35 @@ class Worker:
         finish: list[str | None] = [None for _ in requests]
         times: list[list[float]] = [[] for _ in requests]
         before = self.counters()
-        while waiting or live:
-            if time.perf_counter() - begun > give_up:
-                raise TimeoutError(f"{len(live)} requests unfinished after {give_up:.0f} s")
-            while waiting and (not at_once or len(live) < at_once):
-                place, request = waiting.popleft()
-                name = self._add(request["prompt"], request["params"])
-                live[name] = place
-            for output in engine.step():
-                place = live.get(output.request_id, -1)
-                if place < 0:
-                    continue
-                one = output.outputs[0]
-                if len(one.token_ids):
-                    emitted[place].append(list(one.token_ids))
-                    times[place].append(time.perf_counter() - begun)
-                count = sum(map(len, emitted[place]))
-                if output.finished:
-                    finish[place] = str(one.finish_reason)
-                    del live[output.request_id]
-                elif count >= requests[place].get("abort", 1 << 60):
-                    finish[place] = "aborted"
-                    del live[output.request_id]
-                    engine.abort_request([output.request_id])
-        self._drain()
+        with self.leaving_none(live):
+            while (waiting or live) and time.perf_counter() - begun < give_up:
+                while waiting and (not at_once or len(live) < at_once):
+                    place, request = waiting.popleft()
+                    live[self.add(request["prompt"], request["params"])] = place
+                for output in engine.step():
+                    place = live.get(output.request_id, -1)
+                    if place < 0:
+                        continue
+                    one = output.outputs[0]
+                    if len(one.token_ids):
+                        emitted[place].append(list(one.token_ids))
+                        times[place].append(time.perf_counter() - begun)
+                    count = sum(map(len, emitted[place]))
+                    if output.finished:
+                        finish[place] = str(one.finish_reason)
+                        del live[output.request_id]
+                    elif count >= requests[place].get("abort", 1 << 60):
+                        finish[place] = "aborted"
+                        del live[output.request_id]
+                        engine.abort_request([output.request_id])
         return {
             "steps": emitted,
             "times": times,
             "finish": finish,
+            "gave_up": None in finish,
             "seconds": time.perf_counter() - begun,
             "counters": difference(before, self.counters()),
         }
-
-    def mixed(
-        self, decoding: list[dict[str, Any]], prompts: list[dict[str, Any]], at_once: int, give_up: float = 120
-    ) -> dict[str, Any]:
-        """Prompts per second beside requests that go on decoding: those start first and are aborted at the end."""
-        engine, begun = self.llm.llm_engine, time.perf_counter()
-        decoders = {self._add(request["prompt"], request["params"]): 0 for request in decoding}
-        while min(decoders.values()) == 0:
-            for output in engine.step():
-                decoders[output.request_id] += len(output.outputs[0].token_ids)
-        first, started = sum(decoders.values()), time.perf_counter()
-        waiting: collections.deque[dict[str, Any]] = collections.deque(prompts)
-        live: set[str] = set()
-        ended_early = False
-        while waiting or live:
-            if time.perf_counter() - begun > give_up:
-                raise TimeoutError("prompts unfinished")
-            while waiting and len(live) < at_once:
-                request = waiting.popleft()
-                live.add(self._add(request["prompt"], request["params"]))
-            for output in engine.step():
-                if output.request_id in decoders:
-                    decoders[output.request_id] += len(output.outputs[0].token_ids)
-                    ended_early |= output.finished
-                elif output.finished:
-                    live.discard(output.request_id)
-        seconds = time.perf_counter() - started
-        engine.abort_request(list(decoders))
-        self._drain()
-        tokens = sum(len(request["prompt"]) for request in prompts)
-        decoded = sum(decoders.values()) - first
-        return {"prompt_tokens_s": tokens / seconds, "decoded": decoded, "ended_early": ended_early}
 
     def score(self, sequences: list[dict[str, Any]], at_once: int = 64) -> list[list[list[float]]]:
         """Each: `prompt`, `tokens`. Per token its log-probability, the best one, and whether it is the best: by a
@@ -164,57 +136,6 @@ class Worker:
                 found.append([graded(place, token) for place, token in zip(places, sequence["tokens"])])  # noqa: B905
         return found
 
-    def profile(self, requests: list[dict[str, Any]], warm: int = 1) -> dict[str, Any]:
-        """Kernels, copies and waits of one `generate`, by torch's profiler, which sees inside CUDA graphs."""
-        import torch
-
-        for _ in range(warm):
-            self.generate(requests)
-        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-        with torch.profiler.profile(activities=activities) as profiler:
-            answer = self.generate(requests)
-            torch.cuda.synchronize()
-        kernels: collections.Counter[str] = collections.Counter()
-        micros: collections.Counter[str] = collections.Counter()
-        calls: collections.Counter[str] = collections.Counter()
-        for event in profiler.events():
-            if str(event.device_type).endswith("CUDA"):
-                kernels[event.name] += 1
-                micros[event.name] += event.time_range.elapsed_us()
-            elif event.name.startswith("cuda"):
-                calls[event.name] += 1
-        return {"kernels": kernels, "micros": micros, "calls": calls, **answer}
-
-    def host_profile(self, requests: list[dict[str, Any]]) -> dict[str, Any]:
-        """Where the host spends a `generate`: own seconds by file, those of the installed package by function."""
-        self.generate(requests)
-        profiler = cProfile.Profile()
-        profiler.enable()
-        answer = self.generate(requests)
-        profiler.disable()
-        files: collections.Counter[str] = collections.Counter()
-        ours: collections.Counter[str] = collections.Counter()
-        for (file, _, name), (_, _, own, total, _) in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
-            files[file] += own
-            if "specaudit_ddtree" in file:
-                ours[f"{os.path.basename(file)}:{name}"] += total
-        return {"files": dict(files.most_common(25)), "ours": dict(ours.most_common(25)), **answer}
-
-    def memory(self, requests: list[dict[str, Any]]) -> dict[str, float]:
-        """Peak bytes that torch gave out and held during a `generate`."""
-        import torch
-
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        at_rest = torch.cuda.memory_allocated()
-        self.generate(requests)
-        torch.cuda.synchronize()
-        return {
-            "at_rest": at_rest,
-            "peak": torch.cuda.max_memory_allocated(),
-            "reserved": torch.cuda.max_memory_reserved(),
-        }
-
     def blocks(self) -> dict[str, int]:
         """KV blocks: free ones and all. One is the null block, never free."""
         pool = core_of(self.llm).scheduler.kv_cache_manager.block_pool
@@ -229,10 +150,12 @@ class Worker:
         return {role: type(o).__name__ for role, o in named.items() if o is not None}
 
     def words(self, tokens: list[int]) -> list[tuple[str, int]]:
-        """Texts that the tokenizer turns into that one token again."""
+        """Texts without space around them that the tokenizer turns into that one token again."""
         tokenizer = self.llm.get_tokenizer()
         texts = [(tokenizer.decode([token]), token) for token in tokens]
-        return [(text, t) for text, t in texts if text and tokenizer.encode(text, add_special_tokens=False) == [t]]
+        # a bad word loses the spaces before it, and one of spaces alone is an IndexError in vLLM 0.20
+        whole = [(text, token) for text, token in texts if text and text.strip() == text]
+        return [(text, t) for text, t in whole if tokenizer.encode(text, add_special_tokens=False) == [t]]
 
     def counters(self) -> dict[str, Any]:
         found: dict[str, Any] = dict.fromkeys(COUNTERS.values(), 0) | {"per_depth": []}
@@ -245,7 +168,7 @@ class Worker:
 
     # ----
 
-    def _add(self, prompt: list[int], params: dict[str, Any]) -> str:
+    def add(self, prompt: list[int], params: dict[str, Any]) -> str:
         from vllm.sampling_params import RequestOutputKind
 
         chosen = sampling(params)
@@ -255,8 +178,21 @@ class Worker:
         self.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, chosen)
         return name
 
-    def _drain(self) -> None:
-        """Steps that are still in flight after the last request ended."""
+    @contextlib.contextmanager
+    def leaving_none(self, live: dict[str, int]) -> Iterator[None]:
+        """Aborts what is live at the end, also after a failure: others use this engine."""
+        try:
+            yield
+        except Exception:
+            with contextlib.suppress(Exception):  # of a broken engine, the first words are told
+                self.clear(live)
+            raise
+        self.clear(live)
+
+    def clear(self, live: dict[str, int]) -> None:
+        """Aborts these, and takes the steps that are still in flight after the last request ended."""
+        if live:
+            self.llm.llm_engine.abort_request(list(live))
         for _ in range(8):
             self.llm.llm_engine.step()
 
@@ -301,37 +237,39 @@ def difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     return {name: after[name] - before[name] for name in COUNTERS.values()} | {"per_depth": depths}
 
 
-def attend_in_plain_torch() -> None:
-    """FlashAttention's backend with its kernel replaced by plain torch, which takes fp32: for an exact comparison."""
-    import torch
-    from vllm.v1.attention.backends import fa_utils, flash_attn
+def operations(worker: Worker) -> Callable[[str], Callable[..., Any]]:
+    """Looks an operation up: this file's, or one of operations.py."""
+    others = runpy.run_path(str(HERE / "operations.py"))
 
-    flash_attn_varlen_func = runpy.run_path(str(HERE / "flash.py"))["flash_attn_varlen_func"]
-    for module in (fa_utils, flash_attn):
-        for name in list(vars(module)):
-            if name in ("flash_attn_varlen_func", "_FA4_DENSE_ATTENTION_KERNEL"):
-                setattr(module, name, flash_attn_varlen_func)
-    flash_attn.FlashAttentionBackend.supported_dtypes = [torch.float16, torch.bfloat16, torch.float32]
-    builder = flash_attn.FlashAttentionMetadataBuilder
-    if hasattr(builder, "_get_scheduler_metadata"):
-        builder._get_scheduler_metadata = lambda self, **_: None
-    else:
-        flash_attn.get_scheduler_metadata = lambda **_: None
+    def find(name: str) -> Callable[..., Any]:
+        return getattr(worker, name, None) or functools.partial(others[name], worker)
+
+    return find
+
+
+def send(descriptor: int, answer: dict[str, Any]) -> bool:
+    """Whether anybody took it."""
+    data = json.dumps(answer).encode() + b"\n"
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except BrokenPipeError:
+        return False
+    return True
 
 
 def main() -> int:
-    commands = os.fdopen(int(sys.argv[1]), "r", encoding="utf-8")
-    answers = os.fdopen(int(sys.argv[2]), "w", encoding="utf-8")
-    worker = Worker()
+    commands, answers = os.fdopen(int(sys.argv[1]), "r", encoding="utf-8"), int(sys.argv[2])
+    find = operations(Worker())
     for line in commands:
         message = json.loads(line)
         try:
-            answer = {"result": getattr(worker, message.pop("op"))(**message)}
+            answer = {"result": find(message.pop("op"))(**message)}
         except Exception as failed:
             traceback.print_exc()
             answer = {"error": f"{type(failed).__name__}: {failed}"[:2000]}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        if not send(answers, answer):
+            break
     return 0
 
 

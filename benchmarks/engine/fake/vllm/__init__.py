@@ -1,11 +1,14 @@
 """As much of vLLM as worker.py uses, without a model: rehearses every benchmark on a machine without a GPU.
 
 The next token is a hash of the last three, so outputs do not depend on how they are batched; a chain accepts up to 4
-tokens a step, a tree up to 6.
+tokens a step, a tree up to 6. What shall go wrong stands in the environment: FAKE_REFUSES=N, the engine with trees of N
+nodes does not start; FAKE_DIES=N, it ends when it is first asked for tokens; FAKE_WRONG=bf16, a tree's fifth token is
+another one outside of fp32; FAKE_WRONG=always, in fp32, too.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -38,6 +41,11 @@ class LLM:
         tree = (arguments.get("additional_config") or {}).get("ddtree")
         self.depth = 0 if not drafting else 6 if tree else 4
         self.width = tree["budget"] if tree else drafting["num_speculative_tokens"] if drafting else 0
+        if tree and os.environ.get("FAKE_REFUSES") == str(tree["budget"]):
+            raise ValueError("no trees of that size")
+        self.dies = bool(tree) and os.environ.get("FAKE_DIES") == str(tree["budget"])
+        wrong = os.environ.get("FAKE_WRONG")
+        self.wrong = bool(tree) and (wrong == "always" or (wrong == "bf16" and arguments.get("dtype") != "float32"))
         self.random = random.Random(1)
         self.counts = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
         self.per_depth = [0] * self.width
@@ -48,6 +56,7 @@ class LLM:
         many = params if isinstance(params, list) else [params] * len(prompts)
         found = []
         for number, (prompt, one) in enumerate(zip(prompts, many, strict=True)):
+            refuse_words_with_space(one)
             request = Request(str(number), prompt["prompt_token_ids"], one)
             finish = None
             while finish is None:
@@ -56,6 +65,9 @@ class LLM:
         return found
 
     def advance(self, request: Request) -> tuple[list[int], str | None]:
+        if self.dies:
+            print("CUDA error: an illegal memory access was encountered", flush=True)
+            os._exit(1)
         accepted = self.random.randint(0, min(self.depth, self.width)) if request.tokens and self.depth else 0
         if request.tokens and self.depth:
             self.counts["drafts"] += 1
@@ -65,7 +77,8 @@ class LLM:
                 self.per_depth[depth] += 1
         new: list[int] = []
         for _ in range(accepted + 1):
-            new.append(following(request.prompt + request.tokens, request.params.seed))
+            other = int(self.wrong and len(request.tokens) == 4)
+            new.append((following(request.prompt + request.tokens, request.params.seed) + other) % VOCABULARY)
             request.tokens.append(new[-1])
             if len(request.tokens) == request.params.max_tokens:
                 return new, "length"
@@ -80,12 +93,29 @@ class LLM:
         )
 
     def get_tokenizer(self) -> Any:
-        return SimpleNamespace(decode=lambda ids: f"w{ids[0]}", encode=lambda text, **_: [int(text[1:])])
+        return Tokenizer()
 
     def get_metrics(self) -> list[Any]:
         found = [SimpleNamespace(name=f"vllm:spec_decode_num_{n}", value=v) for n, v in self.counts.items()]
         name = "vllm:spec_decode_num_accepted_tokens_per_pos"
         return [*found, SimpleNamespace(name=name, values=self.per_depth)]
+
+
+class Tokenizer:
+    """Every third token is spaces alone, every other third one begins with a space."""
+
+    def decode(self, ids: list[int]) -> str:
+        token = ids[0]
+        return (f"w{token}", f" w{token}", " " * token)[token % 3]
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [int(text.strip()[1:]) if text.strip() else len(text)]
+
+
+def refuse_words_with_space(params: Any) -> None:
+    """As vLLM 0.20.1, where such a word becomes no token at all, or others than it was made of."""
+    if any(word != word.strip() or not word for word in getattr(params, "bad_words", ())):
+        raise IndexError("list index out of range")
 
 
 class Stepping:

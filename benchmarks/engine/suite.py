@@ -1,0 +1,75 @@
+"""Several measurements one after the other, on engines that are started once, all together, and shared."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from .figures import OutOfTime
+from .part import Part, Setting, choose
+from .pool import EngineFailed, Engines, Pool
+
+#: Command -> module with `parts(options, only) -> dict[str, Part]`, in the order of importance. A command that is one
+#: part calls it "".
+COMMANDS = {
+    "acceptance": "acceptance",
+    "lossless": "lossless",
+    "speed": "speed",
+    "steps": "steps",
+    "launches": "launches",
+    "correctness": "correctness",
+    "soak": "soak",
+    "off-switch": "off_switch",
+    "refusals": "refusals",
+}
+START = 0.7  # of the time: an engine that takes longer is left out, so that the others are measured
+
+
+def expand(given: Setting, wanted: Sequence[str]) -> dict[str, Part]:
+    """`COMMAND` or `COMMAND:PART` -> parts by name, a command's own in its order."""
+    found: dict[str, Part] = {}
+    for text in wanted:
+        command, _, one = text.partition(":")
+        module: Any = importlib.import_module(f".{COMMANDS[choose(list(COMMANDS), [command])[0]]}", __package__)
+        only = [one] if one else list(given.options.only or [])
+        for name, part in module.parts(given.options, only).items():
+            found[":".join(filter(None, (command, name or one)))] = part
+    return found
+
+
+def run(given: Setting, wanted: Sequence[str], keyed: bool) -> int:
+    """Every part gets its weight's share of the time that is left. keyed: its report stands below its name.
+
+    0: every bar met; 1: one missed or not measured; 3: an engine or a part failed.
+    """
+    parts = expand(given, wanted)
+    reports, left = [], sum(part.weight for part in parts.values())
+    with Pool(given.pair, given.places) as pool:
+        pool.start([arm for part in parts.values() for arm in part.arms(given)], START * given.clock.left)
+        given.report.keep("engines", pool.facts())
+        for name, part in parts.items():
+            print(f"\n## {name}", flush=True)
+            report = given.report.section(name) if keyed else given.report
+            clock = given.clock.share(part.weight / left)
+            run_part(part, replace(given, clock=clock, report=report), pool)
+            report.keep("command", name)
+            left -= part.weight
+            reports.append(report)
+    if any("failed" in report.content for report in reports):
+        return 3
+    return int(any(report.missed for report in reports))
+
+
+def run_part(part: Part, given: Setting, pool: Pool) -> None:
+    try:
+        part.run(given, Engines(part.arms(given), pool, given.report))
+    except OutOfTime:
+        given.out_of_time()
+    except EngineFailed as failed:
+        given.report.failed(str(failed))
+    except Exception as broken:  # one part's fault must not cost the others the engines that are up
+        traceback.print_exc()
+        given.report.failed(f"{type(broken).__name__}: {broken}")
