@@ -103,10 +103,17 @@ def only_allowed(first: int, last: int) -> Check:
     return check
 
 
-def at_least(count: int) -> Check:
+def goes_on_for(count: int) -> Check:
+    """No stop token among the first `count`: the engine forbids them there, it does not step over them."""
+
     def check(answer: dict[str, Any], requests: Requests) -> str:
-        shortest = min(len(tokens) for tokens in tokens_of(answer))
-        return "" if shortest >= count else f"an output of {shortest} tokens, {count} are the least"
+        for tokens, request in zip(tokens_of(answer), requests, strict=True):
+            stops = request["params"]["stop_token_ids"]
+            places = [place for place, token in enumerate(tokens[:count]) if token in stops]
+            if places or len(tokens) < count:
+                where = places[0] if places else len(tokens)
+                return f"a stop token at place {where}, {count} are the least"
+        return ""
 
     return check
 

@@ -1,4 +1,4 @@
-"""Several measurements on shared engines, rehearsed with the stand-in: who shares, what a failure costs, what is judged."""
+"""Several measurements on shared engines, rehearsed with the stand-in: sharing, failures, what is judged."""
 
 from __future__ import annotations
 
@@ -248,6 +248,23 @@ def test_a_case_is_judged_by_the_same_rule_and_one_token_more(
     found = correctness.judged_by_score(given, Asked(), case, [[7] * 100], reference)
     assert found[0] == problem
     assert found[3] == 1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "problem"),
+    [
+        ([1, 2, 3, 9], ""),
+        ([1, 9, 3, 4], "a stop token at place 1, 3 are the least"),
+        ([1, 2], "a stop token at place 2, 3 are the least"),
+    ],
+)
+def test_min_tokens_forbids_a_stop_token_and_does_not_step_over_it(
+    engine: Any, tokens: list[int], problem: str
+) -> None:
+    from engine import checks
+
+    requests = [{"prompt": [1], "params": {"stop_token_ids": [9]}}]
+    assert checks.goes_on_for(3)({"outputs": [{"tokens": tokens}]}, requests) == problem
 
 
 # ---- one engine ----
