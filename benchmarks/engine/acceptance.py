@@ -80,11 +80,11 @@ def judge(given: Setting, figures: dict[str, dict[str, Any]], name: str, budget:
 
 
 def measure(engines: Engines, name: str, given: Setting) -> dict[str, Any] | None:
-    if engines.attempt(name, "generate", given.clock.need(20), requests=greedy(given.prompts[:2], 16)) is None:
+    if engines.attempt(name, "generate", given.clock.need(8), requests=greedy(given.prompts[:2], 16)) is None:
         return None
     requests = greedy(given.prompts, given.tokens)
     answer: dict[str, Any] | None = engines.attempt(
-        name, "trace", given.clock.need(20), requests=requests, at_once=1, give_up=given.clock.left
+        name, "trace", given.clock.need(8), requests=requests, at_once=1, give_up=given.clock.left
     )
     return answer
 

@@ -21,7 +21,12 @@ TEXT_VOCABULARY = 4000  # random prompts stay below every vocabulary's special i
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="benchmarks/engine", description="Measures a DDTree in real engines.")
     made.add_argument("command", choices=["suite", *COMMANDS])
-    made.add_argument("--parts", nargs="+", metavar="COMMAND[:PART]", help="of a suite, on the same engines")
+    made.add_argument(
+        "--parts",
+        nargs="+",
+        metavar="COMMAND[:PART]",
+        help="of a suite, in this order, on the same engines; launches and off-switch last, for they leave a profiler",
+    )
     made.add_argument("--target", required=True, help="model folder")
     made.add_argument("--draft", required=True, help="DFlash drafter's folder")
     made.add_argument("--python", default=sys.executable, help="interpreter that imports the patched vLLM")

@@ -85,7 +85,9 @@ class Report:
         self.content[name] = value
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(json.dumps(self.whole, indent=1))
+            written = self.path.with_name(f"{self.path.name}.new")  # a run that is killed leaves a whole file
+            written.write_text(json.dumps(self.whole, indent=1))
+            written.replace(self.path)
 
     def failed(self, what: str) -> None:
         """Something broke, and the rest goes on."""

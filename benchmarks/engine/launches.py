@@ -19,7 +19,7 @@ STEPS = 100
 
 
 def parts(options: Namespace, only: list[str]) -> dict[str, Part]:
-    return {"": Part(arms, run)}
+    return {"": Part(arms, run, weight=2)}
 
 
 def arms(given: Setting) -> list[Arm]:
@@ -32,7 +32,7 @@ def run(given: Setting, engines: Engines) -> None:
     seen: dict[str, dict[str, Any]] = {}
     host: dict[str, dict[str, Any]] = {}
     with given.in_time():
-        for op, needed, found in (("profile", 20, seen), ("host_profile", 10, host)):
+        for op, needed, found in (("profile", 10, seen), ("host_profile", 5, host)):
             for name in engines.names():
                 answer = engines.attempt(name, op, given.clock.need(needed), requests=requests)
                 if answer:

@@ -63,7 +63,8 @@ def run(given: Setting, engines: Engines) -> None:
         for tokens, r, finish in zip(outputs, requests, answer["finish"], strict=True)
         if "abort" not in r and finish is not None
     )
-    given.report.bar("requests that ended", len(requests), str(given.options.requests), None not in answer["finish"])
+    ended = sum(finish is not None for finish in answer["finish"])
+    given.report.bar("requests that ended", ended, str(len(requests)), ended == len(requests))
     given.report.bar("requests of a wrong length", wrong, "0", not wrong)
     given.report.bar("preemptions", preemptions, "> 0", preemptions > 0)
     free, every = after["free_blocks"], after["all_blocks"]

@@ -60,7 +60,7 @@ def alternate(
     times: dict[str, list[float]] = {"chain": [], CHAIN_SHAPED: []}
     with given.in_time():
         for number in range(1 + given.options.pairs):
-            if number > 3 and given.clock.left < 20:
+            if number > 3 and given.clock.left < 10:
                 break
             for name in list(times)[:: 1 if number % 2 else -1]:
                 answer = engines[name].ask("trace", given.clock.need(5), requests=requests, at_once=at_once)
@@ -122,7 +122,7 @@ def prefill(given: Setting, engines: Engines) -> None:
     early = False
     with given.in_time():
         for number in range(1 + given.options.pairs):
-            if number > 3 and given.clock.left < 15:
+            if number > 3 and given.clock.left < 10:
                 break
             for name in list(speeds)[:: 1 if number % 2 else -1]:
                 answer = engines[name].ask("mixed", given.clock.need(5), decoding=decoding, prompts=asked, at_once=2)
