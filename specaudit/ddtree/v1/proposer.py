@@ -134,9 +134,7 @@ class DDTreeProposer(DFlashProposer):
             if request_id not in known:
                 state = self.runner.requests.get(request_id)
                 params = state and state.sampling_params
-                # min_tokens masks by row, which is a depth only in a chain
-                by_row = bool(self.runner.model_config.logits_processors or (params and params.min_tokens))
-                known[request_id] = chain_only(params, by_row)
+                known[request_id] = chain_only(params, bool(self.runner.model_config.logits_processors))
             current[request_id] = known[request_id]
         if any(current.values()) or any(known.values()):
             budgets = [0 if chain else self.settings.budget for chain in current.values()]

@@ -17,6 +17,7 @@ from vllm.v1.sample.rejection_sampler import GREEDY_TEMPERATURE, RejectionSample
 from ..engine.order import path_rows
 from ..kernels import greedy_walk, walk
 from ..layout import Walk
+from .minimum import Minimum, Minimums, idle, mask_stops
 from .proposer import DDTreeProposer
 
 
@@ -26,6 +27,7 @@ class TreeRejectionSampler(RejectionSampler):
     def __init__(self, sampler: Any, spec_config: Any, device: torch.device, proposer: DDTreeProposer) -> None:
         super().__init__(sampler, spec_config, device)
         self.proposer = proposer
+        self._minimums = Minimums(device)
         self._every_row = False  # whether processors are asked for the last row of a request, too
 
     def forward(self, metadata: Any, draft_probs: Tensor | None, logits: Tensor, sampling_metadata: Any) -> Any:
@@ -38,11 +40,11 @@ class TreeRejectionSampler(RejectionSampler):
         tokens = self.proposer.runner.input_ids.gpu[metadata.logits_indices]
         emitted = torch.empty(requests, 1 + state.batch.max_depth, dtype=torch.int32, device=logits.device)
         out = replace(state.walk, emitted=emitted)  # the runner reads it after the next step began
-        processed = logits
-        if self._is_plain(sampling_metadata):
+        processed, pending = logits, self._pending(requests)
+        if not pending and self._is_plain(sampling_metadata):
             greedy_walk(logits, tokens, state.batch, row_starts, out)
         else:
-            processed, target = self._target_tokens(metadata, logits, sampling_metadata)
+            processed, target = self._target_tokens(metadata, logits, sampling_metadata, pending)
             walk(target, tokens, state.batch, row_starts, out)
         logprobs = None
         if sampling_metadata.max_num_logprobs is not None:
@@ -50,7 +52,16 @@ class TreeRejectionSampler(RejectionSampler):
             logprobs = self._path_logprobs(source, out, row_starts, sampling_metadata.max_num_logprobs)
         return SamplerOutput(sampled_token_ids=out.emitted, logprobs_tensors=logprobs)
 
-    def _target_tokens(self, metadata: Any, logits: Tensor, sampling: Any) -> tuple[Tensor, Tensor]:
+    def _pending(self, requests: int) -> list[tuple[int, Minimum]]:
+        runner = self.proposer.runner
+        batch, in_flight = runner.input_batch, 2 * self.proposer.tree.rows
+        return self._minimums.pending(
+            batch.req_ids[:requests], runner.requests, batch.num_prompt_tokens, batch.num_computed_tokens_cpu, in_flight
+        )
+
+    def _target_tokens(
+        self, metadata: Any, logits: Tensor, sampling: Any, pending: list[tuple[int, Minimum]]
+    ) -> tuple[Tensor, Tensor]:
         """The logits that were sampled from, and the target's token at every row [rows]."""
         rows = replace(  # every row is a target row: as many "drafts" as rows
             metadata,
@@ -60,6 +71,9 @@ class TreeRejectionSampler(RejectionSampler):
         self._every_row = True
         processed = self.apply_logits_processors(logits.to(torch.float32, copy=True), sampling, rows)
         self._every_row = False
+        if pending:
+            positions = self.proposer.runner.positions[metadata.logits_indices]
+            mask_stops(processed, positions, rows.num_draft_tokens, pending)
         greedy = processed.argmax(-1).int()
         if sampling.all_greedy:
             return processed, greedy
@@ -81,7 +95,7 @@ class TreeRejectionSampler(RejectionSampler):
     def _is_plain(sampling: Any) -> bool:
         unprocessed = sampling.no_penalties and not sampling.bad_words_token_ids
         unprocessed = unprocessed and sampling.allowed_token_ids_mask is None
-        return bool(sampling.all_greedy and unprocessed and not sampling.logitsprocs.non_argmax_invariant)
+        return bool(sampling.all_greedy and unprocessed and all(map(idle, sampling.logitsprocs.non_argmax_invariant)))
 
     def _combine_outputs_with_spec_tokens(
         self, output_token_ids: list[list[int]], spec_token_ids: list[list[int]] | None = None
