@@ -44,8 +44,8 @@ class Arm:
             "model": pair.target,
             "max_model_len": 2048,
             "max_num_seqs": self.seqs,
-            "kv_cache_memory_bytes": 4 * GIB,
-            "gpu_memory_utilization": 0.1,  # the caches have their own size; this is what must be free at the start
+            "kv_cache_memory_bytes": 2 * GIB,  # 128 requests of the full length
+            "gpu_memory_utilization": 0.05,  # the caches have their own size; this is what must be free at the start
             "enable_prefix_caching": False,
             "disable_log_stats": False,
             "seed": 0,
