@@ -27,7 +27,7 @@ def arms(given: Setting) -> list[Arm]:
 def run(given: Setting, engines: Engines) -> None:
     requests = made(given)
     engine = engines["soak"]
-    before = engine.ask("blocks")
+    before = engine.ask("blocks", given.clock.need(5))
     answer = engine.ask(
         "trace",
         given.clock.need(30),
@@ -35,7 +35,7 @@ def run(given: Setting, engines: Engines) -> None:
         at_once=shared.small_cache(given.options).seqs,
         give_up=0.75 * given.clock.left,
     )
-    after = engine.ask("blocks")
+    after = engine.ask("blocks", 30)
     kept = [
         i
         for i, r in enumerate(requests)
@@ -90,8 +90,7 @@ def made(given: Setting) -> list[dict[str, Any]]:
             "detokenize": False,
         }
         if params["temperature"]:
-            last = {"min_p": 0.1} if given.options.runner == "v2" else {"top_k": 5}
-            params |= generator.choice([{}, {"seed": number}, {"top_k": 20}, {"top_p": 0.9}, last])
+            params |= generator.choice([{}, {"seed": number}, {"top_k": 20}, {"top_p": 0.9}, {"top_k": 5}])
             params |= generator.choice([{}, {}, {"repetition_penalty": 1.1}, {"logprobs": 2}])
         request: dict[str, Any] = {"prompt": prompt[start:], "params": params}
         if number % 7 == 3:

@@ -57,12 +57,18 @@ class LLM:
         found = []
         for number, (prompt, one) in enumerate(zip(prompts, many, strict=True)):
             refuse_words_with_space(one)
+            self.refuse_beside_drafts(one)
             request = Request(str(number), prompt["prompt_token_ids"], one)
             finish = None
             while finish is None:
                 _, finish = self.advance(request)
             found.append(self.output(request, request.tokens, finish))
         return found
+
+    def refuse_beside_drafts(self, params: Any) -> None:
+        """As vLLM 0.20.1 and 0.33.0."""
+        if self.width and (getattr(params, "min_p", 0) or getattr(params, "logit_bias", None)):
+            raise ValueError("The min_p and logit_bias sampling parameters are not yet supported with speculation.")
 
     def advance(self, request: Request) -> tuple[list[int], str | None]:
         if self.dies:
@@ -130,6 +136,7 @@ class Stepping:
         self.engine_core = SimpleNamespace(engine_core=core)
 
     def add_request(self, name: str, prompt: dict[str, list[int]], params: Any) -> None:
+        self.llm.refuse_beside_drafts(params)
         self.llm.requests[name] = Request(name, prompt["prompt_token_ids"], params)
 
     def abort_request(self, names: list[str]) -> None:
