@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+LATE = 90.0  # seconds: the first batches of an engine that compiles its kernels as they come take half a minute
+
 
 class OutOfTime(Exception):
     """The clock of the run has run down; what was measured so far is reported."""
@@ -31,11 +33,12 @@ class Clock:
         return Clock(part * self.left, self)
 
     def need(self, seconds: float) -> float:
-        """How long an answer may take: what the whole run has left, so that no part's end kills an engine that others
-        use. Raises OutOfTime when fewer than `seconds` are left here."""
+        """How long an answer may take: `LATE` longer than the part has left, so that its end does not kill an engine
+        that others use, and one that hangs does not take the whole run. Raises OutOfTime when fewer than `seconds` are
+        left here."""
         if self.left < seconds:
             raise OutOfTime
-        return self._whole.left
+        return min(self._whole.left, self.left + LATE)
 
 
 def lower_bound(values: Sequence[float], confidence: float = 0.95, draws: int = 4000) -> float:

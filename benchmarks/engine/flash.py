@@ -38,6 +38,7 @@ def flash_attn_varlen_func(
     place = (starts[:-1, None] + rows).clamp(max=q.shape[0] - 1)
     blocks = block_table[:requests, : -(-len(keys) // k.shape[1])].long()
     k, v = (x[blocks].flatten(1, 2)[:, : len(keys)].float() for x in (k, v))
+    v = v.masked_fill((keys >= used[:, None])[:, :, None, None], 0.0)  # an unused slot may hold NaN; 0 * NaN is NaN
     query = q[place].float().view(requests, len(rows), -1, group, q.shape[2])
     scores = torch.einsum("bqhgd,bkhd->bhgqk", query, k) * softmax_scale
     visible = (keys < used[:, None])[:, None, :].expand(-1, len(rows), -1)

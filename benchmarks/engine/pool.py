@@ -51,6 +51,7 @@ class Places:
             "VLLM_CACHE_ROOT": str(self.cache / kind),
             "TRITON_CACHE_DIR": str(self.cache / "triton"),  # else each engine compiles the same kernels at its start
             "VLLM_TRITON_JIT_WARMUP_NUM_THREADS": "8",
+            "TEARDOWN_CUPTI": "0",  # a process with CUDA graphs is profiled more than once (torch/profiler/profiler.py)
         }
         if path or self.fake:
             own["PYTHONPATH"] = str(FAKE) if self.fake else path

@@ -90,22 +90,23 @@ def run(chosen: list[str], own: dict[str, tuple[dict[str, Any], str]], given: Se
         if plain:
             raise EngineFailed("what else is refused says nothing while the plain tree is")
         rows = []
-        for name in chosen:
-            extra, word = cases[name]
-            try:
-                said = engine.ask("refusal", given.clock.need(10), arguments=arguments(arm, given, extra))
-            except EngineFailed as failed:
-                said = str(failed)
-            lines = [line.strip() for line in said.splitlines() if word.lower() in line.lower()]
-            ours = "ddtree" in said and bool(lines)
-            rows.append(
-                [
-                    name,
-                    " ".join((lines or [said])[0].split())[:200] or "TAKEN",
-                    "this recipe" if ours else "the engine itself" if said else "nobody",
-                ]
-            )
-            given.report.bar(name, int(ours), "refused with a line", bool(said))
+        with given.in_time():
+            for name in chosen:
+                extra, word = cases[name]
+                try:
+                    said = engine.ask("refusal", given.clock.need(10), arguments=arguments(arm, given, extra))
+                except EngineFailed as failed:
+                    said = str(failed)
+                lines = [line.strip() for line in said.splitlines() if word.lower() in line.lower()]
+                ours = "ddtree" in said and bool(lines)
+                rows.append(
+                    [
+                        name,
+                        " ".join((lines or [said])[0].split())[:200] or "TAKEN",
+                        "this recipe" if ours else "the engine itself" if said else "nobody",
+                    ]
+                )
+                given.report.bar(name, int(ours), "refused with a line", bool(said))
     given.report.table("refused at the start", ["configuration", "line", "by"], rows)
 
 

@@ -133,11 +133,13 @@ def test_a_part_whose_time_is_over_reports_what_it_has_and_the_next_one_begins(
     assert content["steps:small"]["step time, batch 1, ms"]
 
 
-def test_a_part_gets_its_share_and_an_answer_may_take_what_the_run_has_left(engine: Any) -> None:
-    clock = engine.figures.Clock(100)
-    part = clock.share(0.25)
+def test_a_part_gets_its_share_and_an_answer_may_take_a_while_longer(engine: Any) -> None:
+    """A hanging engine must not take the other parts' time; one that is late must not die of its part's end."""
+    clock = engine.figures.Clock(400)
+    part = clock.share(0.0625)
     assert 24 < part.left <= 25
-    assert 99 < part.need(20) <= 100
+    assert 114 < part.need(20) <= 115
+    assert 99 < engine.figures.Clock(100).share(0.25).need(20) <= 100
     with pytest.raises(engine.figures.OutOfTime):
         part.need(30)
 
@@ -292,10 +294,27 @@ def test_nothing_runs_on_after_a_measurement_that_was_cut(engine: Any, alone: An
     answer = alone.ask("trace", requests=requests, give_up=0)
     assert answer["gave_up"] is True
     assert answer["finish"] == [None] * 4
-    with pytest.raises(engine.pool.EngineFailed, match="prompts unfinished"):
+    with pytest.raises(engine.pool.EngineFailed, match="no tokens of those that decode"):
         alone.ask("mixed", decoding=requests, prompts=requests, at_once=2, give_up=0)
     assert alone.ask("blocks")["free_blocks"] == free
     assert alone.ask("trace", requests=requests)["finish"] == ["length"] * 4
+
+
+def test_a_profiler_that_sees_no_kernel_is_no_measurement(
+    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine import arms, pool
+
+    places = pool.Places(sys.executable, logs=tmp_path, cache=tmp_path, fake=True)
+    requests = engine.requests.greedy([[1, 2, 3]], 8)
+    with pool.Engine(arms.tree(16), arms.Pair("t", "d"), places) as made:
+        made.started(30)
+        assert made.ask("profile", requests=requests)["kernels"] == {"kernel": 50}  # and no stretch that has a name
+    monkeypatch.setenv("FAKE_SEES_NOTHING", "1")
+    with pool.Engine(arms.tree(16), arms.Pair("t", "d"), places) as made:
+        made.started(30)
+        with pytest.raises(pool.EngineFailed, match="saw no kernel"):
+            made.ask("profile", requests=requests)
 
 
 def test_an_engine_that_nobody_hears_any_more_ends_quietly(alone: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -20,9 +21,12 @@ cuda = SimpleNamespace(
 @contextmanager
 def _profile(activities: object) -> Iterator[SimpleNamespace]:
     range_ = SimpleNamespace(elapsed_us=lambda: 3.0)
-    kernel = SimpleNamespace(device_type="DeviceType.CUDA", name="kernel", time_range=range_)
-    call = SimpleNamespace(device_type="DeviceType.CPU", name="cudaLaunchKernel", time_range=range_)
-    yield SimpleNamespace(events=lambda: [kernel] * 50 + [call] * 9)
+    seen = {"time_range": range_, "is_user_annotation": False}
+    kernel = SimpleNamespace(device_type="DeviceType.CUDA", name="kernel", **seen)
+    call = SimpleNamespace(device_type="DeviceType.CPU", name="cudaLaunchKernel", **seen)
+    named = SimpleNamespace(device_type="DeviceType.CUDA", name="a graph", time_range=range_, is_user_annotation=True)
+    kernels = [] if os.environ.get("FAKE_SEES_NOTHING") else [kernel] * 50
+    yield SimpleNamespace(events=lambda: [named, *kernels, *[call] * 9])
 
 
 profiler = SimpleNamespace(profile=_profile, ProfilerActivity=SimpleNamespace(CPU=0, CUDA=1))
