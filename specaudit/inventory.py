@@ -18,7 +18,6 @@ defaults.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import tomllib
@@ -34,6 +33,7 @@ from specaudit.errors import ConfigurationError, TargetError
 from specaudit.hosts.machines import DEADLINES, HostOptions
 from specaudit.hosts.via import words_of
 from specaudit.targets import Kind, kind_of
+from specaudit.words import meant
 
 
 class _Options(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -232,8 +232,8 @@ def _hint(kind: type[_Options], table: object) -> str:
     unknown = [key for key in table if key not in known] if isinstance(table, dict) else []
     if isinstance(table, dict) and any(isinstance(table[key], dict) for key in unknown):
         return 'A name with dots stands in quotes: [hosts."gpu1.example.com"].'
-    near = difflib.get_close_matches(unknown[0], known, 1) if unknown else []
-    return f"Did you mean {near[0]}?" if near else f"Options are {', '.join(known)}."
+    near = meant(unknown[0], known) if unknown else ""
+    return near or f"Options are {', '.join(known)}."
 
 
 def _entry(read: _File, name: str) -> Entry:

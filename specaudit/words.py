@@ -1,6 +1,8 @@
-"""Counted things in words."""
+"""Counted things in words, and words that were mistyped."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 def counted(number: int, noun: str) -> str:
@@ -13,3 +15,18 @@ def counted(number: int, noun: str) -> str:
     if number == 1:
         return f"1 {noun}"
     return f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def meant(word: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:
+    """``Did you mean scan?``, with the known words that this one is most like; ``""`` when it is like none.
+
+    Args:
+        word: what was written.
+        known: what there is.
+        most: how many are named at most.
+        cutoff: likeness from which on one counts, 0 to 1.
+    """
+    import difflib
+
+    close = difflib.get_close_matches(word, list(known), most, cutoff)
+    return f"Did you mean {' or '.join(close)}?" if close else ""

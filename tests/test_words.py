@@ -11,7 +11,7 @@ import pytest
 from jinja2 import Environment, nodes
 
 import specaudit
-from specaudit.words import counted
+from specaudit.words import counted, meant
 
 PACKAGE = Path(specaudit.__file__).parent
 #: Run by an engine's own Python, where this package is not.
@@ -69,3 +69,16 @@ def test_reports_count_by_the_same_words() -> None:
         for before, after in ((a, b) for out in outputs for a, b in zip(out.nodes, out.nodes[1:], strict=False)):
             length = isinstance(before, nodes.Filter) and before.name == "length"
             assert not (length and isinstance(after, nodes.TemplateData) and PLURAL.match(after.data)), template.name
+
+
+@pytest.mark.parametrize(
+    ("word", "most", "expected"),
+    [
+        ("scna", 1, "Did you mean scan?"),
+        ("stats", 3, "Did you mean status or scan?"),
+        ("stats", 1, "Did you mean status?"),
+        ("zzz", 3, ""),
+    ],
+)
+def test_a_mistyped_word_is_like_the_nearest_ones(word: str, most: int, expected: str) -> None:
+    assert meant(word, ("scan", "status", "verify"), most, 0.4) == expected

@@ -133,17 +133,17 @@ def _complain(message: str, hint: str) -> None:
 
 def _no_option(bad: NoSuchOption, argv: Sequence[str]) -> tuple[str, str]:
     """What to say of an option that the command has not: as it was written, and the one that it is most like."""
-    import difflib
+    from specaudit.words import meant
 
     # Of -recipe only the first letter that is no option is handed on.
     single = (word for word in argv if word[:1] == "-" != word[1:2] and bad.option_name[1:] in word[1:])
     written = bad.option_name if bad.option_name.startswith("--") else next(single, bad.option_name)
-    meant = f"--{written.lstrip('-')}"
+    wanted = f"--{written.lstrip('-')}"
     known = [name for one in bad.ctx.command.params for name in (*one.opts, *one.secondary_opts)] if bad.ctx else []
     options = [name for name in known if name.startswith("--")]
-    begun = [name for name in options if name.startswith(meant)]
-    near = begun if len(begun) == 1 else difflib.get_close_matches(meant, options, 1)
-    return f"There is no option {written}.", f"Did you mean {near[0]}?" if near else _help_hint(bad)
+    begun = [name for name in options if name.startswith(wanted)]
+    hint = meant(wanted, begun, cutoff=0) if len(begun) == 1 else meant(wanted, options)
+    return f"There is no option {written}.", hint or _help_hint(bad)
 
 
 def _help_hint(bad: Exception) -> str:

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from specaudit.cli import machines
 from specaudit.cli.root import sub_app
 from specaudit.errors import Exit, JournalError, PatchError, UsageError, exit_of
-from specaudit.words import counted
+from specaudit.words import counted, meant
 
 if TYPE_CHECKING:
     from typer._click.core import Context
@@ -36,11 +36,8 @@ class _Default(TyperGroup):
         return super().parse_args(ctx, args)
 
     def _no_command(self, word: str) -> None:
-        import difflib
-
-        near = difflib.get_close_matches(word, self.commands, 1)
-        if near:
-            raise UsageError(f"There is no command {word!r} of specaudit patch.", f"Did you mean {near[0]}?")
+        if near := meant(word, self.commands):
+            raise UsageError(f"There is no command {word!r} of specaudit patch.", near)
 
 
 app = sub_app(cls=_Default, no_args_is_help=True)

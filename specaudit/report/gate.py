@@ -14,6 +14,7 @@ from specaudit.errors import Exit, UsageError
 from specaudit.model import Finding, Run, Scan, Severity
 from specaudit.report.expect import Expectation, Unmet
 from specaudit.ruling.identity import normal
+from specaudit.words import meant
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 #: Statuses of findings that matter.
@@ -162,11 +163,8 @@ def check_ids(wanted: Iterable[str], known: Iterable[str]) -> None:
     Raises:
         UsageError: there is no such rule; the message names similar ones.
     """
-    import difflib
-
     names = sorted(set(known))
     for one in wanted:
         if one not in names:
-            close = difflib.get_close_matches(one, names, 3, 0.6)
-            hint = f"Did you mean {' or '.join(close)}?" if close else "`specaudit rules list` prints all ids."
+            hint = meant(one, names, 3) or "`specaudit rules list` prints all ids."
             raise UsageError(f"There is no rule {one!r}.", hint)

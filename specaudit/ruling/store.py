@@ -17,7 +17,7 @@ from specaudit.errors import ConfigurationError
 from specaudit.ruling.document import MAX_BYTES, DocumentError
 from specaudit.ruling.rule import Rule
 from specaudit.ruling.schema import read_rule
-from specaudit.words import counted
+from specaudit.words import counted, meant
 
 MAX_RULES = 1_000
 
@@ -84,13 +84,10 @@ class Rulebook:
         Raises:
             ConfigurationError: there is none; the message names similar ids.
         """
-        import difflib
-
         for rule in self.rules:
             if rule.id == rule_id:
                 return rule
-        close = difflib.get_close_matches(rule_id, [rule.id for rule in self.rules], 3, 0.4)
-        hint = f"Did you mean {' or '.join(close)}?" if close else "`specaudit rules list` prints all ids."
+        hint = meant(rule_id, (rule.id for rule in self.rules), 3, 0.4) or "`specaudit rules list` prints all ids."
         raise ConfigurationError(f"There is no rule {rule_id!r}.", hint)
 
 

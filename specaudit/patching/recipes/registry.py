@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from specaudit.errors import UsageError
 from specaudit.patching.recipes.base import Recipe
+from specaudit.words import meant
 
 
 def recipes() -> dict[str, Recipe]:
@@ -43,8 +43,7 @@ def named(names: Iterable[str]) -> list[Recipe]:
     found = []
     for name in dict.fromkeys(names):
         if name not in known:
-            close = difflib.get_close_matches(name, known, 3, 0.4)
-            hint = f"Did you mean {' or '.join(close)}?" if close else f"There are: {', '.join(known)}."
+            hint = meant(name, known, 3, 0.4) or f"There are: {', '.join(known)}."
             raise UsageError(f"There is no recipe {name!r}.", hint)
         found.append(known[name])
     return found
