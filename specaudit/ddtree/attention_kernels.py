@@ -66,15 +66,27 @@ def _tree_slots(
 
 
 @triton.jit
-def _tree_kv(
+def _load_kv(
     key_base, value_base, block, offset, stored, key_block, key_position, value_block, value_position,
-    HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr, OPERAND: tl.constexpr,
+    HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr, OPERAND: tl.constexpr, ALL_STORED: tl.constexpr,
 ):  # fmt: skip
-    """Keys and values of those rows, zeros where they have no slot: [BLOCK_N, BLOCK_D] each."""
+    """Keys and values of KV rows, zeros where they have no slot: [BLOCK_N, BLOCK_D] each."""
     key_rows, value_rows = block * key_block + offset * key_position, block * value_block + offset * value_position
-    k = _load_rows(key_base, key_rows, stored, HEAD_SIZE, BLOCK_D, False)
-    v = _load_rows(value_base, value_rows, stored, HEAD_SIZE, BLOCK_D, False)
+    k = _load_rows(key_base, key_rows, stored, HEAD_SIZE, BLOCK_D, ALL_STORED)
+    v = _load_rows(value_base, value_rows, stored, HEAD_SIZE, BLOCK_D, ALL_STORED)
     return _operand(k, OPERAND), _operand(v, OPERAND)
+
+
+@triton.jit
+def _packed_rows(tile, n, FIRST_ROW: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """Tree row and query head of a tile's packed rows, which of them exist, and the first tree row none of them sees.
+
+    Parents come before children, so no row sees a later one.
+    """
+    packed = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    row = FIRST_ROW + packed // GROUP
+    seen = tl.minimum(n, FIRST_ROW + (tile * BLOCK_M + BLOCK_M - 1) // GROUP + 1)
+    return row, packed % GROUP, row < n, seen
 
 
 @triton.jit
@@ -189,9 +201,7 @@ def tree_attention_kernel(
     n = tl.load(RowStarts + b + 1) - start
     if tile * BLOCK_M >= (n - FIRST_ROW) * GROUP:
         return
-    packed = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    row, head = FIRST_ROW + packed // GROUP, packed % GROUP
-    live = row < n
+    row, head, live, seen = _packed_rows(tile, n, FIRST_ROW, GROUP, BLOCK_M)
     first_t, first_head = start.to(tl.int64), kv_head * GROUP  # offsets within a request are small: 32 bits do
     Query += first_t * query_row + first_head * query_head
     Lse += first_t * lse_row + first_head.to(tl.int64) * lse_head
@@ -199,7 +209,6 @@ def tree_attention_kernel(
     Merged += first_t * merged_row + first_head * merged_head
     Ancestors += b * ancestors_request
     key_base, value_base = Key + kv_head * key_head, Value + kv_head * value_head
-    seen = tl.minimum(n, FIRST_ROW + (tile * BLOCK_M + BLOCK_M - 1) // GROUP + 1)  # parents come before children
     position = start  # not used with slots
     if BY_TABLE:
         position = tl.load(ContextLens + b)
@@ -221,18 +230,18 @@ def tree_attention_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     top, total = lse, tl.zeros([BLOCK_M], tl.float32)
     if SINGLE:
-        k, v = _tree_kv(
+        k, v = _load_kv(
             key_base, value_base, block, offset, stored, key_block, key_position, value_block, value_position,
-            HEAD_SIZE, BLOCK_D, OPERAND,
+            HEAD_SIZE, BLOCK_D, OPERAND, False,
         )  # fmt: skip
         visible = bits & (FIRST_KEY + tl.arange(0, BLOCK_N) < seen)[None, :]
         acc, top, total = _attend(acc, top, total, q, k, v, visible, scale_s, True, PRECISION)
     else:
         for first in range(FIRST_KEY, seen, BLOCK_N):
             block, offset, stored = _tree_slots(Slots, Table, position, first, seen, BLOCK_SIZE, BLOCK_N, BY_TABLE)
-            k, v = _tree_kv(
+            k, v = _load_kv(
                 key_base, value_base, block, offset, stored, key_block, key_position, value_block, value_position,
-                HEAD_SIZE, BLOCK_D, OPERAND,
+                HEAD_SIZE, BLOCK_D, OPERAND, False,
             )  # fmt: skip
             bits = _ancestor_bits(Ancestors, row * ancestors_row, live, first, words, BLOCK_N)
             visible = bits & (first + tl.arange(0, BLOCK_N) < seen)[None, :]

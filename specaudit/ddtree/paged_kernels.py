@@ -10,8 +10,10 @@ from .attention_kernels import (
     BATCH_SIZES,
     _ancestor_bits,
     _attend,
+    _load_kv,
     _load_rows,
     _operand,
+    _packed_rows,
     _scales,
     _slots,
     _store_rows,
@@ -75,9 +77,7 @@ def paged_tree_attention_kernel(
     n = tl.load(RowStarts + b + 1) - start
     if tile * BLOCK_M >= n * GROUP:
         return
-    packed = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    row, head = packed // GROUP, packed % GROUP
-    live = row < n
+    row, head, live, seen = _packed_rows(tile, n, 0, GROUP, BLOCK_M)
     first_t, first_head = start.to(tl.int64), kv_head * GROUP  # offsets within a request are small: 32 bits do
     Query += first_t * query_row + first_head * query_head
     q = _load_rows(Query, row * query_row + head * query_head, live, HEAD_SIZE, BLOCK_D, False)
@@ -87,7 +87,6 @@ def paged_tree_attention_kernel(
     context = tl.load(ContextLens + b)
     full_tiles = context // BLOCK_N
     context_tiles = tl.cdiv(context, BLOCK_N)
-    seen = tl.minimum(n, (tile * BLOCK_M + BLOCK_M - 1) // GROUP + 1)  # parents come before children
     tiles = context_tiles + tl.cdiv(seen, BLOCK_N)
     share = tl.cdiv(tiles, splits)
     begin, end = split * share, tl.minimum((split + 1) * share, tiles)
@@ -101,9 +100,10 @@ def paged_tree_attention_kernel(
     for i in range(begin, tl.minimum(end, full_tiles)):  # every row sees every key here: no mask
         every = column >= 0
         block, offset = _slots(table, i * BLOCK_N + column, every, BLOCK_SIZE)
-        k = _load_rows(key_base, block * key_block + offset * key_position, every, HEAD_SIZE, BLOCK_D, True)
-        v = _load_rows(value_base, block * value_block + offset * value_position, every, HEAD_SIZE, BLOCK_D, True)
-        k, v = _operand(k, OPERAND), _operand(v, OPERAND)
+        k, v = _load_kv(
+            key_base, value_base, block, offset, every, key_block, key_position, value_block, value_position,
+            HEAD_SIZE, BLOCK_D, OPERAND, True,
+        )  # fmt: skip
         acc, top, total = _attend(acc, top, total, q, k, v, every, scale_s, False, PRECISION)
     for i in range(tl.maximum(begin, full_tiles), end):
         in_context = i < context_tiles
@@ -111,11 +111,12 @@ def paged_tree_attention_kernel(
         position = tl.where(in_context, i * BLOCK_N, context + first) + column
         stored = position < tl.where(in_context, context, context + n)
         block, offset = _slots(table, position, stored, BLOCK_SIZE)
-        k = _load_rows(key_base, block * key_block + offset * key_position, stored, HEAD_SIZE, BLOCK_D, False)
-        v = _load_rows(value_base, block * value_block + offset * value_position, stored, HEAD_SIZE, BLOCK_D, False)
+        k, v = _load_kv(
+            key_base, value_base, block, offset, stored, key_block, key_position, value_block, value_position,
+            HEAD_SIZE, BLOCK_D, OPERAND, False,
+        )  # fmt: skip
         bits = _ancestor_bits(Ancestors + b * ancestors_request, row * ancestors_row, live, first, words, BLOCK_N)
         visible = (bits | in_context) & stored[None, :]
-        k, v = _operand(k, OPERAND), _operand(v, OPERAND)
         acc, top, total = _attend(acc, top, total, q, k, v, visible, scale_s, True, PRECISION)
 
     seen_any = total > 0
