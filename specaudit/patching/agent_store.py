@@ -60,14 +60,14 @@ class Store:
         except FileNotFoundError:
             return empty
         except ValueError:
-            if self.unread:
-                return empty
-            raise Refused("journal", f"{self.path('journal.json')} cannot be read as JSON.") from None
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
-            if self.unread:
-                return empty
-            raise Refused("journal", f"{self.path('journal.json')} was written by another version.")
-        return dict(empty, **found)
+            found, why = None, "cannot be read as JSON"
+        else:
+            why = "was written by another version"
+        if isinstance(found, dict) and found.get("format") == FORMAT:
+            return dict(empty, **found)
+        if self.unread:
+            return empty
+        raise Refused("journal", f"{self.path('journal.json')} {why}.")
 
     def path(self, *parts: str) -> str:
         """A path in the agent's folder."""
