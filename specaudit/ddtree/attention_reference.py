@@ -159,3 +159,60 @@ def paged_tree_attention(
         visible = torch.cat([before, unpack_bits(ancestors[b, :n], n)], 1)
         result, _ = softmax_attention(rows[start:end], key, value, visible, scale)
         out[start:end] = result.to(out.dtype)
+
+
+def short_tree_attention(
+    out: Tensor,
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    row_starts: Tensor,
+    ancestors: Tensor,
+    depths: Tensor,
+    slot_mapping: Tensor,
+    block_table: Tensor,
+    lens: Tensor,
+    runs: Tensor,
+    *,
+    max_rows: int,
+    scale: float,
+) -> None:
+    """What FlashAttention 3 gives each row as the end of a chain, one row after the other: see `short_attention.py`."""
+    for b, (length, run) in enumerate(zip(lens.tolist(), runs.tolist(), strict=True)):
+        start, end = row_starts[b : b + 2].tolist()
+        if length == 0 or start == end:
+            continue
+        context = table_slots(block_table[b], torch.arange(length, device=query.device), key_cache.shape[1])
+        visible = unpack_bits(ancestors[b, : end - start], end - start)
+        for row in range(end - start):
+            path = [node for node in visible[row].nonzero().flatten().tolist() if node > 0]
+            path.sort(key=lambda node, b=b: int(depths[b, node]))  # type: ignore[misc]
+            slots = torch.cat([context, slot_mapping[start:end][path]])
+            key, value = gather_kv(key_cache, slots), gather_kv(value_cache, slots)
+            out[start + row] = flash_order(query[start + row].float(), key, value, scale, run, out.dtype)
+
+
+def flash_order(query: Tensor, key: Tensor, value: Tensor, scale: float, run: int, dtype: torch.dtype) -> Tensor:
+    """One row [Hq, D] over keys [m, Hkv, D] in blocks of 128, last block first: weights are relative to the maximum of
+    what was seen in this run of blocks, rounded to `dtype`, and multiplied and added in fp32; runs are merged in fp32.
+    """
+    group = query.shape[0] // key.shape[1]
+    key, value = (x.repeat_interleave(group, 1) for x in (key, value))
+    scores = torch.einsum("hd,mhd->hm", query, key)
+    factor = scale * 1.4426950408889634
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []  # of a run: maximum, sum of weights, weighted values
+    for block in reversed(range(-(-key.shape[0] // 128))):
+        s, v = scores[:, block * 128 : (block + 1) * 128], value[block * 128 : (block + 1) * 128]
+        if not parts or (block + 1) % run == 0:
+            nothing = torch.zeros_like(query)
+            parts.append((torch.full_like(nothing[:, 0], float("-inf")), nothing[:, 0], nothing))
+        top, total, acc = parts.pop()
+        new_top = torch.maximum(top, s.amax(1))
+        shrink = ((top - new_top) * factor).exp2()
+        weights = (s.double() * factor - (new_top * factor)[:, None].double()).float().exp2()  # fused
+        acc = acc * shrink[:, None] + torch.einsum("hm,mhd->hd", weights.to(dtype).float(), v)
+        parts.append((new_top, total * shrink + weights.sum(1), acc))
+    tops, totals, values = (torch.stack(kind) for kind in zip(*parts, strict=True))
+    shares = ((tops - tops.amax(0)) * factor).exp2()  # [runs, Hq]
+    merged: Tensor = (shares[..., None] * values).sum(0) / (shares * totals).sum(0)[:, None]
+    return merged.to(dtype)

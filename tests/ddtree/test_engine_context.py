@@ -15,7 +15,7 @@ from specaudit.ddtree import reference
 from specaudit.ddtree.engine.context import attach, forward, plan
 from specaudit.ddtree.engine.rows import prepare, scatter
 from specaudit.ddtree.engine.settings import Settings
-from specaudit.ddtree.engine.state import Step, TreeState
+from specaudit.ddtree.engine.state import KeyOrder, Step, TreeState
 from specaudit.ddtree.layout import Tree, unpack_bits
 
 NODES, HORIZON, SLOTS = 6, 4, 4
@@ -72,9 +72,10 @@ def test_a_graph_of_trees_covers_its_padding_requests(device: torch.device) -> N
     assert (captured.requests, captured.rows, captured.whole) == (3, 3 * rows, True)
 
 
+@pytest.mark.parametrize("longest", [None, 0, 8, 100], ids=lambda n: f"short up to {n}")
 @pytest.mark.parametrize("lengths", [[7, 3, 7], [7, 7, 4, 1], [7, 2, 11]])
 def test_every_row_sees_its_context_and_its_ancestors(
-    device: torch.device, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+    device: torch.device, lengths: list[int], longest: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Leading requests are trees (whole or cut), the rest prompt rows or a decode of one row, as in a mixed batch."""
     backends = ModuleType("vllm.v1.attention.backends.fa_utils")
@@ -84,6 +85,7 @@ def test_every_row_sees_its_context_and_its_ancestors(
     monkeypatch.setitem(sys.modules, backends.__name__, backends)
 
     state, trees, requests = state_of_trees(device), 2, len(lengths)
+    state.order = None if longest is None else KeyOrder(longest, 0.1, 32, 8)
     batch = common(lengths, device)
     contexts = [5, 9, 6, 3][:requests]
     state.step = Step(trees, sum(lengths[:trees]), True)
@@ -104,6 +106,8 @@ def test_every_row_sees_its_context_and_its_ancestors(
         seq_lens=computed[:requests] + torch.tensor(lengths, device=device).int(),
     )  # fmt: skip
     impl = SimpleNamespace(scale=SIZE**-0.5, vllm_flash_attn_version=3)
+    short = [0 if longest is None or context >= longest else context + 1 for context in contexts[:trees]]
+    assert state.short_lens[:trees].tolist() == short
     one = torch.ones(requests, KV_HEADS, device=device)
     output = torch.full_like(query, float("nan"))
     forward(impl, metadata, query, cache[0], cache[1], output, (None, one, one), SimpleNamespace())
@@ -157,3 +161,40 @@ def test_a_layer_that_the_tree_kernel_does_not_compute_is_refused(changed: dict[
     group.backend = SimpleNamespace(get_name=lambda: "TRITON_ATTN")
     with pytest.raises(ValueError, match="runs on TRITON_ATTN: set attention backend FLASH_ATTN"):
         attach([[group]], layers, {"draft"}, state)
+
+
+SHORT = {
+    "headdim": 128, "kv_cache_dtype": torch.bfloat16, "num_heads_kv": 8, "num_heads_q": 32, "max_num_splits": 32,
+    "max_cudagraph_size": 512,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("version", "changed", "order"),
+    [
+        # 16 rows of 4 heads are one tile of FlashAttention 3; 1.1 blocks of 8 heads on 132 multiprocessors
+        (3, {}, KeyOrder(508, 1.1 * 8 / 132, 32, 102)),
+        (3, {"max_num_splits": 0}, KeyOrder(508, 1.1 * 8 / 132, 0, 0)),
+        (2, {}, None),
+        (3, {"headdim": 256}, None),
+        (3, {"kv_cache_dtype": torch.float8_e4m3fn}, None),
+        (3, {"kv_cache_dtype": torch.float32}, None),
+    ],
+)
+def test_short_contexts_follow_flash_attention_3_where_it_runs(
+    version: int, changed: dict[str, Any], order: KeyOrder | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
+    window = {"sliding_window": (-1, -1), "alibi_slopes": None, "logits_soft_cap": 0, "sinks": None}
+    layers = {"target": SimpleNamespace(impl=SimpleNamespace(**window, vllm_flash_attn_version=version))}
+    group = SimpleNamespace(
+        layer_names=["target"],
+        backend=SimpleNamespace(get_name=lambda: "FLASH_ATTN"),
+        metadata_builders=[SimpleNamespace(**SHORT | changed)],
+    )
+    state = TreeState(Settings(budget=NODES, max_batch=4, horizon=HORIZON), SLOTS, torch.device("cpu"))
+    attach([[group]], layers, set(), state)
+    assert state.order == order
+    wide = TreeState(Settings(budget=65, max_batch=4, horizon=HORIZON), SLOTS, torch.device("cpu"))
+    attach([[group]], layers, set(), wide)
+    assert wide.order is None

@@ -3,6 +3,9 @@
 The context part is the call that a chain makes, with every row seeing all of the request's earlier tokens, the root
 and none of the nodes (not causal, `seqused_k` = context length + 1) and its log-sum-exp returned; its cost is the
 chain's at any context length. The tree part costs O(N^2) and is independent of the context.
+
+Requests with a short context get both from one kernel, which rounds as the chain's does (short_attention.py); their
+context part is empty. Which ones is decided on the GPU, in every step.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..attention import tree_attention
-from .state import Step, TreeState
+from ..short_attention import LONGEST, MAX_HEAD_SIZE, MAX_NODES, share_factor, short_tree_attention
+from .state import KeyOrder, Step, TreeState
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +28,10 @@ class TreeMetadata:
     requests: int
     rows: int
     max_rows: int
-    context_lens: Tensor  # [requests] int32, the root counted in
+    context_lens: Tensor  # [requests] int32, the root counted in; 0 where the context is short
+    short: tuple[Tensor, Tensor] | None  # lens and runs of short contexts, [requests] int32 each
     ancestors: Tensor  # [S, R, W] int32
+    depths: Tensor  # [S, R] int32
     row_starts: Tensor  # [requests + 1] int32
     rest_row_starts: Tensor | None
     rest_max_rows: int
@@ -41,6 +48,7 @@ def attach(attn_groups: list[list[Any]], layers: dict[str, Any], draft_layers: s
     Raises:
         ValueError: a target layer whose attention the tree kernel does not compute, with its name and reason.
     """
+    orders: set[KeyOrder | None] = set()
     for group in (g for groups in attn_groups for g in groups):
         targets = [name for name in group.layer_names if name not in draft_layers]
         if not targets:
@@ -52,6 +60,23 @@ def attach(attn_groups: list[list[Any]], layers: dict[str, Any], draft_layers: s
             _check(name, layers[name].impl)
         for builder in group.metadata_builders:
             builder.ddtree = state
+            orders.add(_key_order(state, layers[targets[0]].impl, builder))
+    state.order = orders.pop() if len(orders) == 1 else None
+
+
+def _key_order(state: TreeState, impl: Any, builder: Any) -> KeyOrder | None:
+    """None where chains do not run on FlashAttention 3 in the form that short_attention.py follows."""
+    if getattr(impl, "vllm_flash_attn_version", None) != 3 or state.nodes > MAX_NODES:
+        return None
+    if builder.headdim > MAX_HEAD_SIZE or builder.kv_cache_dtype not in (torch.bfloat16, torch.float16):
+        return None
+    if builder.max_num_splits == 0 or builder.max_cudagraph_size is None:
+        requests = 0  # nothing is captured
+    else:
+        requests = builder.max_cudagraph_size // (1 + state.horizon)
+    heads, multiprocessors = builder.num_heads_kv, torch.cuda.get_device_properties().multi_processor_count
+    factor = share_factor(heads, builder.num_heads_q // heads, state.horizon, builder.headdim, multiprocessors)
+    return KeyOrder(LONGEST - state.horizon, factor, builder.max_num_splits, requests)
 
 
 def _check(name: str, impl: Any) -> None:
@@ -89,7 +114,9 @@ def plan(state: TreeState | None, common: Any) -> TreeMetadata | None:
         rows=rows,
         max_rows=max_rows,
         context_lens=state.context_lens[:requests],
+        short=None if state.order is None else (state.short_lens[:requests], state.short_runs[:requests]),
         ancestors=state.batch.ancestors,
+        depths=state.batch.depths,
         row_starts=common.query_start_loc[: requests + 1],
         rest_row_starts=rest,
         rest_max_rows=common.max_query_len,
@@ -142,6 +169,23 @@ def forward(
         v_descale=value_scale[: tree.requests],
         num_splits=metadata.max_num_splits,
     )
+    if tree.short is not None:
+        lens, runs = tree.short
+        short_tree_attention(
+            out,
+            query[:rows],
+            key_cache,
+            value_cache,
+            tree.row_starts,
+            tree.ancestors,
+            tree.depths,
+            metadata.slot_mapping,
+            metadata.block_table,
+            lens,
+            runs,
+            max_rows=tree.max_rows,
+            scale=impl.scale,
+        )
     fp8_cache = key_cache.dtype.itemsize == 1
     tree_attention(
         out,
@@ -153,6 +197,7 @@ def forward(
         tree.ancestors,
         max_rows=tree.max_rows,
         root_in_context=True,
+        done=None if tree.short is None else tree.short[0],
         scale=impl.scale,
         slot_mapping=metadata.slot_mapping,
         query_scale=layer._q_scale if quantized else None,

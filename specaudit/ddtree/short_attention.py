@@ -1,0 +1,116 @@
+"""Attention over short contexts and their trees, rounded as FlashAttention 3 rounds a chain's.
+
+Two correct attention kernels round differently, and at a near tie of two tokens that changes the output. In bf16 what
+matters is where the softmax weights are rounded: relative to which maximum. FlashAttention 3 (hopper/mainloop_fwd_sm90,
+tile_size.h) goes through keys in blocks of 128 (head sizes up to 128, pages no multiple of 128), last block first, with
+a running maximum; a captured step of a vLLM engine may divide a request's blocks into runs that it computes apart and
+merges in fp32 (flash_prepare_scheduler.cu). This kernel takes the same blocks in the same order with the same runs,
+context and tree in one, each node's key where a chain of its ancestors has it. What is left are sums in another order
+in fp32, four orders of magnitude below a rounding to bf16.
+
+One program goes through all keys of a request, so this is for short contexts; longer ones are FlashAttention's, and
+`attention.tree_attention` adds the tree.
+"""
+
+from __future__ import annotations
+
+import math
+
+import triton
+from torch import Tensor
+
+from .attention import Tile, _check, _operand_type, _precision
+from .short_kernels import short_tree_attention_kernel
+
+BLOCK = 128  # keys that FlashAttention 3 takes at once
+LONGEST = 512  # context, root and horizon: four blocks
+MAX_NODES = 64  # one tile of keys
+MAX_HEAD_SIZE = 128  # above it FlashAttention's blocks are shorter
+MARGIN = 1.1
+
+
+def share_factor(kv_heads: int, group: int, horizon: int, head_size: int, multiprocessors: int) -> float:
+    """What the number of key blocks in a batch is multiplied with to give the blocks per multiprocessor, which is how
+    many blocks FlashAttention 3 leaves in one run at least: for a chain of `horizon` tokens with its root."""
+    block_m = 192 if head_size <= 64 else 128  # packed rows that it takes at once
+    return math.ceil((1 + horizon) * group / block_m) * MARGIN * kv_heads / multiprocessors
+
+
+def short_tile(programs: int) -> Tile:
+    """programs: how many there would be with 16 packed rows each. Few wait for memory, many for each other."""
+    return Tile(16, MAX_NODES, 4, 2) if programs <= 256 else Tile(64, MAX_NODES, 4, 1)
+
+
+def short_tree_attention(
+    out: Tensor,
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    row_starts: Tensor,
+    ancestors: Tensor,
+    depths: Tensor,
+    slot_mapping: Tensor,
+    block_table: Tensor,
+    lens: Tensor,
+    runs: Tensor,
+    *,
+    max_rows: int,
+    scale: float,
+    tile: Tile | None = None,
+) -> None:
+    """Attends over context and tree and writes `out`, for the requests that have a length.
+
+    Args:
+        lens: [B] int32, the context with the root counted in; 0: not this kernel's request, its rows stay untouched.
+        runs: [B] int32, the blocks that share a running maximum, 1 or more.
+        depths: [B, R] int32, the root's is 0; a node's key counts as the one at position lens - 1 + depth.
+        max_rows: 1 + N, at most 65.
+        The others are those of `attention.tree_attention`; bf16, fp16 or fp32.
+
+    Raises:
+        ValueError: shapes or types do not fit together.
+    """
+    _check(query, key_cache, value_cache, ancestors, max_rows, None, None, None)
+    if max_rows > 1 + MAX_NODES or query.shape[2] > MAX_HEAD_SIZE:
+        raise ValueError(
+            f"at most {MAX_NODES} nodes and heads of {MAX_HEAD_SIZE}, got {max_rows - 1}, {query.shape[2]}"
+        )
+    heads, kv_heads, head_size = query.shape[1], key_cache.shape[2], query.shape[2]
+    group, requests = heads // kv_heads, len(row_starts) - 1
+    operand = _operand_type(query)
+    if tile is None:
+        tile = short_tile(requests * kv_heads * triton.cdiv(max_rows * group, 16))
+    grid = (triton.cdiv(max_rows * group, tile.block_m), kv_heads, requests)
+    short_tree_attention_kernel[grid](
+        out,
+        query,
+        key_cache,
+        value_cache,
+        row_starts,
+        ancestors,
+        depths,
+        slot_mapping,
+        block_table,
+        lens,
+        runs,
+        scale,
+        ancestors.shape[2],
+        *out.stride()[:2],
+        *query.stride()[:2],
+        *key_cache.stride()[:3],
+        *value_cache.stride()[:3],
+        *ancestors.stride()[:2],
+        depths.stride(0),
+        block_table.stride(0),
+        GROUP=group,
+        BLOCK_SIZE=key_cache.shape[1],
+        HEAD_SIZE=head_size,
+        BLOCK_D=triton.next_power_of_2(head_size),
+        BLOCK_M=tile.block_m,
+        BLOCK_N=max(16, min(tile.block_n, triton.next_power_of_2(max_rows - 1))),
+        BLOCK_C=BLOCK,
+        OPERAND=operand,
+        PRECISION=_precision(operand),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
