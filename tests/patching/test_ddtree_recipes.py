@@ -16,6 +16,7 @@ from specaudit.classify.audit import audit
 from specaudit.ddtree.engine import settings
 from specaudit.errors import RecipeRefused
 from specaudit.index import Index
+from specaudit.patching.checks import every_finding
 from specaudit.patching.model import Plan
 from specaudit.patching.plan import plan
 from specaudit.patching.recipes.base import Recipe
@@ -64,6 +65,16 @@ def test_a_scan_of_the_patched_engine_finds_a_tree_drafted_masked_and_walked(
     for change in made.total:
         assert change.after is not None
         ast.parse(change.after)
+
+
+@pytest.mark.parametrize(("version", "recipe"), [("0.33.0", DDTree), ("0.20.1", DDTreeV1)])
+def test_no_other_finding_changes(plans: Planned, version: str, recipe: type[Recipe]) -> None:
+    """Else the change is taken back: no rule may take the names in a hook for the repair of a defect."""
+    snapshot, made = plans(version, recipe)
+    after = Index(overlay(snapshot, {change.path: change.after for change in made.total}))
+    old, new = every_finding(Index(snapshot)), every_finding(after)
+    repaired = {rule for step in made.steps for rule in recipes()[step.recipe].repairs}
+    assert {rule for rule in old if old[rule].status != new[rule].status} == repaired
 
 
 def test_the_switch_is_the_last_file_to_be_replaced(plans: Planned) -> None:
