@@ -1,0 +1,226 @@
+"""Attention of a chain by FlashAttention 3, as an installed vLLM carries it, and of trees: equal bits, and time.
+
+    PYTHONPATH=SITE python benchmarks/ddtree_rounding.py [--json FILE]
+
+Bits: a chain of 15 tokens as a tree of that shape, the share of bf16 elements that are FlashAttention 3's own. `short`:
+context and tree in one kernel, in its order; `merged`: its context part with the tree part merged in; `chain of 14`:
+itself, with a row less. Time: one layer as an engine launches it, in CUDA graphs, in turn; `longer` is a request that
+is not short, with and without the launch that finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+import triton
+from ddtree import CUDA, Figures, line, medians
+from torch import Tensor
+from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func, get_scheduler_metadata
+
+from specaudit.ddtree import attention, short_attention
+from specaudit.ddtree.layout import pack_bits
+
+BLOCK, HORIZON, SPLITS, LAYERS = 16, 15, 32, 36
+
+
+@dataclass
+class Case:
+    """B requests of equal context; N nodes in a chain of the horizon's length, others below its root."""
+
+    heads: int
+    kv_heads: int
+    size: int
+    batch: int
+    context: int
+    nodes: int = HORIZON
+    layers: int = 1
+
+    def __post_init__(self) -> None:
+        self.rows = 1 + self.nodes
+        blocks = -(-(self.context + self.rows) // BLOCK)
+        self.table = torch.randperm(self.batch * blocks, device=CUDA).int().view(self.batch, blocks)
+        positions = self.context + torch.arange(self.rows, device=CUDA)
+        self.slots = (self.table[:, positions // BLOCK].long() * BLOCK + positions % BLOCK).flatten()
+        self.starts = torch.arange(self.batch + 1, dtype=torch.int32, device=CUDA) * self.rows
+        self.queries = [
+            2 * torch.randn(self.batch * self.rows, self.heads, self.size, device=CUDA).bfloat16()
+            for _ in range(self.layers)
+        ]
+        shape = (2, self.batch * blocks, BLOCK, self.kv_heads, self.size)
+        self.caches = [torch.randn(shape, device=CUDA).bfloat16() for _ in range(self.layers)]
+        row = torch.arange(self.rows)
+        depth = torch.where(row <= HORIZON, row, 1)
+        sees = (row[None] <= row[:, None]) & (row <= HORIZON)[:, None] | (row == 0)[None] | torch.eye(len(row)).bool()
+        self.ancestors = pack_bits(sees).expand(self.batch, -1, -1).contiguous().to(CUDA)
+        self.depths = depth.int().expand(self.batch, -1).contiguous().to(CUDA)
+        multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
+        factor = short_attention.share_factor(
+            self.kv_heads, self.heads // self.kv_heads, HORIZON, self.size, multiprocessors
+        )
+        own = -(-(self.context + 1 + HORIZON) // short_attention.BLOCK)
+        share = max(1, -int(-(self.batch * own * factor) // 1))
+        runs = max(1, min(-(-own // share), SPLITS))
+        self.runs = self.full(-(-own // runs))
+
+    def full(self, value: int) -> Tensor:
+        return torch.full((self.batch,), value, dtype=torch.int32, device=CUDA)
+
+    def flash(
+        self, layer: int, lens: Tensor, causal: bool, rows: int | None = None, schedule: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        rows = rows or self.rows
+        query = self.queries[layer].view(self.batch, self.rows, self.heads, self.size)[:, :rows].flatten(0, 1)
+        starts = self.starts // self.rows * rows if rows != self.rows else self.starts
+        out, lse, *_ = flash_attn_varlen_func(
+            q=query,
+            k=self.caches[layer][0],
+            v=self.caches[layer][1],
+            cu_seqlens_q=starts,
+            max_seqlen_q=rows,
+            seqused_k=lens,
+            max_seqlen_k=2048,
+            softmax_scale=self.size**-0.5,
+            causal=causal,
+            block_table=self.table,
+            return_softmax_lse=True,
+            scheduler_metadata=self.schedule(lens, causal, rows, starts) if schedule is None else schedule,
+            fa_version=3,
+            num_splits=SPLITS,
+        )
+        return out, lse
+
+    def schedule(self, lens: Tensor, causal: bool, rows: int, starts: Tensor) -> Tensor:
+        made: Tensor = get_scheduler_metadata(
+            batch_size=self.batch,
+            max_seqlen_q=rows,
+            max_seqlen_k=2048,
+            num_heads_q=self.heads,
+            num_heads_kv=self.kv_heads,
+            headdim=self.size,
+            cache_seqlens=lens,
+            qkv_dtype=torch.bfloat16,
+            cu_seqlens_q=starts,
+            page_size=BLOCK,
+            causal=causal,
+            window_size=(-1, -1),
+            num_splits=SPLITS,
+        )
+        return made
+
+    def short(self, layer: int, out: Tensor, lens: Tensor) -> None:
+        short_attention.short_tree_attention(
+            out,
+            self.queries[layer],
+            *self.caches[layer],
+            self.starts,
+            self.ancestors,
+            self.depths,
+            self.slots,
+            self.table,
+            lens,
+            self.runs,
+            max_rows=self.rows,
+            scale=self.size**-0.5,
+        )
+
+    def tree(self, layer: int, out: Tensor, lse: Tensor, done: Tensor | None = None) -> None:
+        attention.tree_attention(
+            out,
+            lse,
+            self.queries[layer],
+            *self.caches[layer],
+            self.starts,
+            self.ancestors,
+            max_rows=self.rows,
+            scale=self.size**-0.5,
+            slot_mapping=self.slots,
+            root_in_context=True,
+            done=done,
+        )
+
+    def as_an_engine(self, layer: int, context: Tensor, schedule: Tensor, short: Tensor | None) -> None:
+        out, lse = self.flash(layer, context, False, schedule=schedule)
+        if short is not None:
+            self.short(layer, out, short)
+        self.tree(layer, out, lse, short)
+
+
+SHAPES = {"8 / 4 heads of 64": (8, 4, 64), "32 / 8 heads of 128": (32, 8, 128)}
+
+
+def bits() -> Figures:
+    print("\nequal to FlashAttention 3's own chain, share of the bf16 elements")
+    figures: Figures = {}
+    for name, shape in SHAPES.items():
+        for batch in (1, 8, 32):
+            for context in (60, 120, 200, 250, 400, 480):
+                case = Case(*shape, batch, context)
+                chain, _ = case.flash(0, case.full(context + case.rows), True)
+                shorter, _ = case.flash(0, case.full(context + case.rows - 1), True, case.rows - 1)
+                short = torch.full_like(chain, float("nan"))
+                case.short(0, short, case.full(context + 1))
+                merged, lse = case.flash(0, case.full(context + 1), False)
+                case.tree(0, merged, lse)
+                without_last = chain.view(batch, case.rows, *chain.shape[1:])[:, :-1].flatten(0, 1)
+                figure = {
+                    "short": share(short, chain),
+                    "merged": share(merged, chain),
+                    "chain of 14": share(shorter, without_last),
+                    "blocks to a run": int(case.runs[0]),
+                }
+                label = f"{name}, B={batch}, context {context}"
+                print(f"{label:<44}" + "  ".join(f"{k} {v:.5g}" for k, v in figure.items()), flush=True)
+                figures[label] = figure
+    return figures
+
+
+def share(a: Tensor, b: Tensor) -> float:
+    return float((a == b).float().mean())
+
+
+def times() -> Figures:
+    print("\none layer, us")
+    figures: Figures = {}
+    for name, shape in SHAPES.items():
+        for batch, nodes in ((1, 15), (1, 16), (1, 64), (7, 64), (8, 16), (30, 16)):
+            for context in (60, 250, 480):
+                case = Case(*shape, batch, context, nodes, layers=LAYERS)
+                chain = Case(*shape, batch, context, layers=LAYERS)
+                whole, root, zero = chain.full(context + chain.rows), case.full(context + 1), case.full(0)
+                by_root = case.schedule(root, False, case.rows, case.starts)
+                by_zero = case.schedule(zero, False, case.rows, case.starts)
+                by_chain = chain.schedule(whole, True, chain.rows, chain.starts)
+                engine = case.as_an_engine
+                arms = {
+                    "chain": [partial(chain.flash, i, whole, True, None, by_chain) for i in range(LAYERS)],
+                    "short": [partial(engine, i, zero, by_zero, root) for i in range(LAYERS)],
+                    "merged": [partial(engine, i, root, by_root, None) for i in range(LAYERS)],
+                    "longer": [partial(engine, i, root, by_root, zero) for i in range(LAYERS)],
+                    "no keys": [partial(case.flash, i, zero, False, None, by_zero) for i in range(LAYERS)],
+                }
+                figure = medians(arms, rounds=15)
+                label = f"{name}, B={batch} N={nodes} context {context}"
+                line(label, figure)
+                figures[label] = figure
+    return figures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="also write every figure here")
+    arguments = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
+    figures: Figures = {"device": torch.cuda.get_device_name(), "bits": bits(), "times": times()}
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
