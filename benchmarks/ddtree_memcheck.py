@@ -1,6 +1,6 @@
 """A few steps of an engine, eager and short, for compute-sanitizer; with --chain the stock drafter's.
 
-    PYTHONPATH=SITE compute-sanitizer --tool memcheck python benchmarks/ddtree_memcheck.py --target M --draft M [--chain]
+    PYTHONPATH=SITE compute-sanitizer --tool memcheck python benchmarks/ddtree_memcheck.py --target M --draft M
 
 What the tree's run reports and the chain's does not is the tree's.
 """
@@ -10,11 +10,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 
-os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1"}
-sys.path[0] = str(Path(__file__).resolve().parent)
 from engine import arms
+
+ENVIRONMENT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1"}
 
 
 def main() -> int:
@@ -27,6 +26,7 @@ def main() -> int:
     arm = arm.with_engine(enforce_eager=True, max_model_len=1024, kv_cache_memory_bytes=1 << 28)
     arguments = arm.arguments(arms.Pair(options.target, options.draft))
 
+    os.environ.update(ENVIRONMENT)
     from vllm import LLM, SamplingParams
 
     engine = LLM(**arguments)

@@ -60,10 +60,11 @@ class Case:
         self.ancestors = pack_bits(sees).expand(self.batch, -1, -1).contiguous().to(CUDA)
         self.depths = depth.int().expand(self.batch, -1).contiguous().to(CUDA)
         multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
-        factor = short_attention.share_factor(
-            self.kv_heads, self.heads // self.kv_heads, HORIZON, self.size, multiprocessors
-        )
-        own = -(-(self.context + 1 + HORIZON) // short_attention.BLOCK)
+        packed = (1 + HORIZON) * self.heads // self.kv_heads
+        blocks = short_attention.flash_blocks(self.size, packed)
+        self.keys = blocks.keys
+        factor = short_attention.share_factor(self.kv_heads, blocks, packed, multiprocessors)
+        own = -(-(self.context + 1 + HORIZON) // self.keys)
         share = max(1, -int(-(self.batch * own * factor) // 1))
         runs = max(1, min(-(-own // share), SPLITS))
         self.runs = self.full(-(-own // runs))
@@ -127,6 +128,7 @@ class Case:
             self.runs,
             max_rows=self.rows,
             scale=self.size**-0.5,
+            keys=self.keys,
         )
 
     def tree(self, layer: int, out: Tensor, lse: Tensor, done: Tensor | None = None) -> None:

@@ -176,6 +176,7 @@ def short_tree_attention(
     *,
     max_rows: int,
     scale: float,
+    keys: int,
 ) -> None:
     """What FlashAttention 3 gives each row as the end of a chain, one row after the other: see `short_attention.py`."""
     for b, (length, run) in enumerate(zip(lens.tolist(), runs.tolist(), strict=True)):
@@ -189,20 +190,22 @@ def short_tree_attention(
             path.sort(key=lambda node, b=b: int(depths[b, node]))  # type: ignore[misc]
             slots = torch.cat([context, slot_mapping[start:end][path]])
             key, value = gather_kv(key_cache, slots), gather_kv(value_cache, slots)
-            out[start + row] = flash_order(query[start + row].float(), key, value, scale, run, out.dtype)
+            out[start + row] = flash_order(query[start + row].float(), key, value, scale, keys, run, out.dtype)
 
 
-def flash_order(query: Tensor, key: Tensor, value: Tensor, scale: float, run: int, dtype: torch.dtype) -> Tensor:
-    """One row [Hq, D] over keys [m, Hkv, D] in blocks of 128, last block first: weights are relative to the maximum of
-    what was seen in this run of blocks, rounded to `dtype`, and multiplied and added in fp32; runs are merged in fp32.
+def flash_order(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, keys: int, run: int, dtype: torch.dtype
+) -> Tensor:
+    """One row [Hq, D] over keys [m, Hkv, D] in blocks of `keys`, last block first: weights are relative to the maximum
+    of what was seen in this run of blocks, rounded to `dtype`, multiplied and added in fp32; runs are merged in fp32.
     """
     group = query.shape[0] // key.shape[1]
     key, value = (x.repeat_interleave(group, 1) for x in (key, value))
     scores = torch.einsum("hd,mhd->hm", query, key)
     factor = scale * 1.4426950408889634
     parts: list[tuple[Tensor, Tensor, Tensor]] = []  # of a run: maximum, sum of weights, weighted values
-    for block in reversed(range(-(-key.shape[0] // 128))):
-        s, v = scores[:, block * 128 : (block + 1) * 128], value[block * 128 : (block + 1) * 128]
+    for block in reversed(range(-(-key.shape[0] // keys))):
+        s, v = scores[:, block * keys : (block + 1) * keys], value[block * keys : (block + 1) * keys]
         if not parts or (block + 1) % run == 0:
             nothing = torch.zeros_like(query)
             parts.append((torch.full_like(nothing[:, 0], float("-inf")), nothing[:, 0], nothing))

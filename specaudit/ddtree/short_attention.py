@@ -1,12 +1,11 @@
 """Attention over short contexts and their trees, rounded as FlashAttention 3 rounds a chain's.
 
 Two correct attention kernels round differently, and at a near tie of two tokens that changes the output. In bf16 what
-matters is where the softmax weights are rounded: relative to which maximum. FlashAttention 3 (hopper/mainloop_fwd_sm90,
-tile_size.h) goes through keys in blocks of 128 (head sizes up to 128, pages no multiple of 128), last block first, with
-a running maximum; a captured step of a vLLM engine may divide a request's blocks into runs that it computes apart and
-merges in fp32 (flash_prepare_scheduler.cu). This kernel takes the same blocks in the same order with the same runs,
-context and tree in one, each node's key where a chain of its ancestors has it. What is left are sums in another order
-in fp32, four orders of magnitude below a rounding to bf16.
+matters is where the softmax weights are rounded: relative to which maximum. FlashAttention 3 goes through keys in
+blocks (hopper/tile_size.h), last block first, with a running maximum; a captured step of a vLLM engine may divide a
+request's blocks into runs that it computes apart and merges in fp32 (hopper/flash_prepare_scheduler.cu). This kernel
+takes the same blocks in the same order with the same runs, context and tree in one, each node's key where a chain of
+its ancestors has it. What is left are fp32 sums in another order: one bf16 result in five thousand, not one in three.
 
 One program goes through all keys of a request, so this is for short contexts; longer ones are FlashAttention's, and
 `attention.tree_attention` adds the tree.
@@ -15,6 +14,7 @@ One program goes through all keys of a request, so this is for short contexts; l
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import triton
 from torch import Tensor
@@ -22,23 +22,36 @@ from torch import Tensor
 from .attention import Tile, _check, _operand_type, _precision
 from .short_kernels import short_tree_attention_kernel
 
-BLOCK = 128  # keys that FlashAttention 3 takes at once
-LONGEST = 512  # context, root and horizon: four blocks
+LONGEST = 512  # keys: context, root and horizon
 MAX_NODES = 64  # one tile of keys
 MAX_HEAD_SIZE = 128  # above it FlashAttention's blocks are shorter
 MARGIN = 1.1
 
 
-def share_factor(kv_heads: int, group: int, horizon: int, head_size: int, multiprocessors: int) -> float:
+class Blocks(NamedTuple):
+    """How FlashAttention 3 cuts a call over a paged cache: packed query rows and keys of a block."""
+
+    rows: int
+    keys: int
+
+
+def flash_blocks(head_size: int, packed_rows: int) -> Blocks:
+    """Of a causal call in bf16 or fp16, pages shorter than a block; packed_rows: rows of a request times query heads of
+    a KV head. Few rows get one warp group, and with heads of 64 larger blocks of keys."""
+    if packed_rows <= 64 and head_size in (64, 128):
+        return Blocks(64, 192 if head_size == 64 else 128)
+    return Blocks(192 if head_size <= 96 else 128, 128)
+
+
+def share_factor(kv_heads: int, blocks: Blocks, packed_rows: int, multiprocessors: int) -> float:
     """What the number of key blocks in a batch is multiplied with to give the blocks per multiprocessor, which is how
-    many blocks FlashAttention 3 leaves in one run at least: for a chain of `horizon` tokens with its root."""
-    block_m = 192 if head_size <= 64 else 128  # packed rows that it takes at once
-    return math.ceil((1 + horizon) * group / block_m) * MARGIN * kv_heads / multiprocessors
+    many blocks FlashAttention 3 leaves in one run at least."""
+    return math.ceil(packed_rows / blocks.rows) * MARGIN * kv_heads / multiprocessors
 
 
 def short_tile(programs: int) -> Tile:
     """programs: how many there would be with 16 packed rows each. Few wait for memory, many for each other."""
-    return Tile(16, MAX_NODES, 4, 2) if programs <= 256 else Tile(64, MAX_NODES, 4, 1)
+    return Tile(16, MAX_NODES, 8, 1, early=True) if programs <= 256 else Tile(64, MAX_NODES, 8, 1)
 
 
 def short_tree_attention(
@@ -56,6 +69,7 @@ def short_tree_attention(
     *,
     max_rows: int,
     scale: float,
+    keys: int,
     tile: Tile | None = None,
 ) -> None:
     """Attends over context and tree and writes `out`, for the requests that have a length.
@@ -65,6 +79,7 @@ def short_tree_attention(
         runs: [B] int32, the blocks that share a running maximum, 1 or more.
         depths: [B, R] int32, the root's is 0; a node's key counts as the one at position lens - 1 + depth.
         max_rows: 1 + N, at most 65.
+        keys: of a block, see `flash_blocks`.
         The others are those of `attention.tree_attention`; bf16, fp16 or fp32.
 
     Raises:
@@ -108,7 +123,9 @@ def short_tree_attention(
         BLOCK_D=triton.next_power_of_2(head_size),
         BLOCK_M=tile.block_m,
         BLOCK_N=max(16, min(tile.block_n, triton.next_power_of_2(max_rows - 1))),
-        BLOCK_C=BLOCK,
+        BLOCK_C=triton.next_power_of_2(keys),
+        KEYS=keys,
+        EARLY=tile.early,
         OPERAND=operand,
         PRECISION=_precision(operand),
         num_warps=tile.warps,

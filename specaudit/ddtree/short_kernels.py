@@ -23,19 +23,13 @@ RESET = tl.constexpr(64.0)  # powers of two
 
 
 @triton.jit
-def _context_block(
-    block, column, length, table, key_base, value_base, key_block, key_position, value_block, value_position,
-    BLOCK_SIZE: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr, OPERAND: tl.constexpr,
-    WHOLE: tl.constexpr,
-):  # fmt: skip
-    """Keys and values of one block of context positions, zeros at and behind `length`: [BLOCK_C, BLOCK_D] each."""
-    position = block * column.shape[0] + column
-    stored = position < length
-    page, offset = _slots(table, position, stored, BLOCK_SIZE)
-    return _load_kv(
-        key_base, value_base, page, offset, stored, key_block, key_position, value_block, value_position,
-        HEAD_SIZE, BLOCK_D, OPERAND, WHOLE,
-    )  # fmt: skip
+def _pages(Table, block, length, BLOCK_SIZE: tl.constexpr, KEYS: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Where the keys of a block of context positions lie, and which of them there are: none in front of the first."""
+    column = tl.arange(0, BLOCK_C)
+    position = block * KEYS + column
+    stored = (column < KEYS) & (position >= 0) & (position < length)
+    page, offset = _slots(Table, position, stored, BLOCK_SIZE)
+    return page, offset, stored
 
 
 @triton.jit
@@ -45,6 +39,18 @@ def _base(top, block, run, factor):
     Not lower than 2^-64 of what was seen so far, so that rescaling that to the new maximum cannot overflow.
     """
     return tl.where((block + 1) % run == 0, top - RESET / factor, top)
+
+
+@triton.jit
+def _attend_block(acc, top, total, q, k, v, stored, base, factor, PRECISION: tl.constexpr):
+    """One block of keys that every row sees. base: see `_base`."""
+    s = tl.where(stored[None, :], tl.dot(q, tl.trans(k), input_precision=PRECISION), float("-inf"))
+    new_top = tl.maximum(base, tl.max(s, 1))
+    shrink = tl.exp2((top - new_top) * factor)
+    p = tl.exp2(s * factor - (new_top * factor)[:, None])
+    total = total * shrink + tl.sum(p, 1)
+    acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
+    return acc, new_top, total
 
 
 @triton.jit
@@ -88,6 +94,8 @@ def short_tree_attention_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    KEYS: tl.constexpr,
+    EARLY: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -110,20 +118,29 @@ def short_tree_attention_kernel(
     Table += b * table_request
     Slots += start
     key_base, value_base = Key + kv_head * key_head, Value + kv_head * value_head
-    run = tl.load(Runs + b)
     factor = scale * LOG2_E
 
-    node, column = 1 + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_C)
-    q = _operand(_load_rows(Query, row * query_row + head * query_head, live, HEAD_SIZE, BLOCK_D, False), OPERAND)
+    # Loads are issued in this order and waited for at their first use.
+    last = (length - 1) // KEYS  # the root's block
+    node = 1 + tl.arange(0, BLOCK_N)
     page, offset, stored = _tree_slots(Slots, Table, length, 1, seen, BLOCK_SIZE, BLOCK_N, False)
+    root_page, root_offset, root_stored = _pages(Table, last, length, BLOCK_SIZE, KEYS, BLOCK_C)
+    q = _operand(_load_rows(Query, row * query_row + head * query_head, live, HEAD_SIZE, BLOCK_D, False), OPERAND)
     bits = _ancestor_bits(Ancestors, row * ancestors_row, live, 1, words, BLOCK_N)
     depth = tl.load(Depths + b * depths_request + node, mask=node < seen, other=0)
+    run = tl.load(Runs + b)
     node_k, node_v = _load_kv(
         key_base, value_base, page, offset, stored, key_block, key_position, value_block, value_position,
         HEAD_SIZE, BLOCK_D, OPERAND, False,
     )  # fmt: skip
-    last = (length - 1) // BLOCK_C  # the root's block
-    later = (length - 1 + depth) // BLOCK_C > last
+    k, v = _load_kv(
+        key_base, value_base, root_page, root_offset, root_stored,
+        key_block, key_position, value_block, value_position, HEAD_SIZE, BLOCK_D, OPERAND, False,
+    )  # fmt: skip
+    if EARLY:
+        next_page, next_offset, next_stored = _pages(Table, last - 1, length, BLOCK_SIZE, KEYS, BLOCK_C)
+
+    later = (length - 1 + depth) // KEYS > last
     node_s = tl.dot(q, tl.trans(node_k), input_precision=PRECISION)
     node_s = tl.where(bits & (node < seen)[None, :], node_s, float("-inf"))
 
@@ -133,37 +150,40 @@ def short_tree_attention_kernel(
     later_p = tl.exp2(later_s * factor - (_finite(top) * factor)[:, None])
     total = tl.sum(later_p, 1)
     acc = tl.dot(later_p.to(OPERAND), node_v, input_precision=PRECISION)
+    if EARLY:
+        next_k, next_v = _load_kv(
+            key_base, value_base, next_page, next_offset, next_stored,
+            key_block, key_position, value_block, value_position, HEAD_SIZE, BLOCK_D, OPERAND, False,
+        )  # fmt: skip
+        far_page, far_offset, far_stored = _pages(Table, last - 2, length, BLOCK_SIZE, KEYS, BLOCK_C)
 
     # the root's block: the end of the context, and nodes
-    k, v = _context_block(
-        last, column, length, Table, key_base, value_base, key_block, key_position, value_block, value_position,
-        BLOCK_SIZE, HEAD_SIZE, BLOCK_D, OPERAND, False,
-    )  # fmt: skip
-    context_s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-    context_s = tl.where((last * BLOCK_C + column < length)[None, :], context_s, float("-inf"))
     node_s = tl.where(later[None, :], float("-inf"), node_s)
-    new_top = tl.maximum(_base(top, last, run, factor), tl.maximum(tl.max(context_s, 1), tl.max(node_s, 1)))
-    shrink = tl.exp2((top - new_top) * factor)
-    context_p = tl.exp2(context_s * factor - (new_top * factor)[:, None])
+    base = tl.maximum(_base(top, last, run, factor), tl.max(node_s, 1))
+    acc, new_top, total = _attend_block(acc, top, total, q, k, v, root_stored, base, factor, PRECISION)
     node_p = tl.exp2(node_s * factor - (new_top * factor)[:, None])
-    total = total * shrink + tl.sum(context_p, 1) + tl.sum(node_p, 1)
-    acc = tl.dot(context_p.to(OPERAND), v, acc * shrink[:, None], input_precision=PRECISION)
+    total += tl.sum(node_p, 1)
     acc = tl.dot(node_p.to(OPERAND), node_v, acc, input_precision=PRECISION)
     top = new_top
 
     for i in range(last):  # whole blocks of the context
         block = last - 1 - i
-        k, v = _context_block(
-            block, column, length, Table, key_base, value_base, key_block, key_position, value_block, value_position,
-            BLOCK_SIZE, HEAD_SIZE, BLOCK_D, OPERAND, True,
-        )  # fmt: skip
-        s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        new_top = tl.maximum(_base(top, block, run, factor), tl.max(s, 1))
-        shrink = tl.exp2((top - new_top) * factor)
-        p = tl.exp2(s * factor - (new_top * factor)[:, None])
-        total = total * shrink + tl.sum(p, 1)
-        acc = tl.dot(p.to(OPERAND), v, acc * shrink[:, None], input_precision=PRECISION)
-        top = new_top
+        base = _base(top, block, run, factor)
+        if EARLY:
+            own_k, own_v, own_stored = next_k, next_v, next_stored
+            next_k, next_v = _load_kv(
+                key_base, value_base, far_page, far_offset, far_stored,
+                key_block, key_position, value_block, value_position, HEAD_SIZE, BLOCK_D, OPERAND, False,
+            )  # fmt: skip
+            next_stored = far_stored
+            far_page, far_offset, far_stored = _pages(Table, block - 2, length, BLOCK_SIZE, KEYS, BLOCK_C)
+        else:
+            own_page, own_offset, own_stored = _pages(Table, block, length, BLOCK_SIZE, KEYS, BLOCK_C)
+            own_k, own_v = _load_kv(
+                key_base, value_base, own_page, own_offset, own_stored,
+                key_block, key_position, value_block, value_position, HEAD_SIZE, BLOCK_D, OPERAND, KEYS == BLOCK_C,
+            )  # fmt: skip
+        acc, top, total = _attend_block(acc, top, total, q, own_k, own_v, own_stored, base, factor, PRECISION)
 
     result = acc * (1.0 / tl.where(live, total, 1.0))[:, None]
     _store_rows(Out, row * out_row + head * out_head, result, live, HEAD_SIZE, BLOCK_D)

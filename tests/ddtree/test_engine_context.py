@@ -85,7 +85,7 @@ def test_every_row_sees_its_context_and_its_ancestors(
     monkeypatch.setitem(sys.modules, backends.__name__, backends)
 
     state, trees, requests = state_of_trees(device), 2, len(lengths)
-    state.order = None if longest is None else KeyOrder(longest, 0.1, 32, 8)
+    state.order = None if longest is None else KeyOrder(longest, 128, 0.1, 32, 8)
     batch = common(lengths, device)
     contexts = [5, 9, 6, 3][:requests]
     state.step = Step(trees, sum(lengths[:trees]), True)
@@ -172,9 +172,10 @@ SHORT = {
 @pytest.mark.parametrize(
     ("version", "changed", "order"),
     [
-        # 16 rows of 4 heads are one tile of FlashAttention 3; 1.1 blocks of 8 heads on 132 multiprocessors
-        (3, {}, KeyOrder(508, 1.1 * 8 / 132, 32, 102)),
-        (3, {"max_num_splits": 0}, KeyOrder(508, 1.1 * 8 / 132, 0, 0)),
+        # 5 rows of 4 heads are one tile of FlashAttention 3; 1.1 blocks of 8 heads on 132 multiprocessors
+        (3, {}, KeyOrder(508, 128, 1.1 * 8 / 132, 32, 102)),
+        (3, {"max_num_splits": 0}, KeyOrder(508, 128, 1.1 * 8 / 132, 0, 0)),
+        (3, {"headdim": 64}, KeyOrder(508, 192, 1.1 * 8 / 132, 32, 102)),
         (2, {}, None),
         (3, {"headdim": 256}, None),
         (3, {"kv_cache_dtype": torch.float8_e4m3fn}, None),

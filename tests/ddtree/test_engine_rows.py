@@ -105,11 +105,11 @@ def test_prepare_by_rows_of_the_step_before(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("order", "runs"),
     [
-        (KeyOrder(512 - HORIZON, 0.1, 32, 8), [1, 1]),  # 10 blocks: a multiprocessor has one of them
-        (KeyOrder(512 - HORIZON, 0.2, 32, 8), [1, 2]),  # two: two to a run
-        (KeyOrder(512 - HORIZON, 0.5, 32, 8), [1, 4]),
-        (KeyOrder(512 - HORIZON, 0.1, 3, 8), [1, 2]),  # at most three runs
-        (KeyOrder(512 - HORIZON, 0.1, 32, 2), [1, 4]),  # three requests are not divided
+        (KeyOrder(512 - HORIZON, 128, 0.1, 32, 8), [1, 1]),  # 10 blocks: a multiprocessor has one of them
+        (KeyOrder(512 - HORIZON, 128, 0.2, 32, 8), [1, 2]),  # two: two to a run
+        (KeyOrder(512 - HORIZON, 128, 0.5, 32, 8), [1, 4]),
+        (KeyOrder(512 - HORIZON, 128, 0.1, 3, 8), [1, 2]),  # at most three runs
+        (KeyOrder(512 - HORIZON, 128, 0.1, 32, 2), [1, 4]),  # three requests are not divided
     ],
 )
 @pytest.mark.parametrize("by_slot", [True, False])

@@ -20,7 +20,7 @@ def depths_of(batch: Batch) -> Tensor:
     return (unpack_bits(batch.ancestors, rows).sum(-1) - 1).to(torch.int32)
 
 
-def run(module, batch: Batch, lens: Tensor | None = None, runs: int = 1, **more) -> Tensor:
+def run(module, batch: Batch, lens: Tensor | None = None, runs: int = 1, keys: int = 128, **more) -> Tensor:
     out = batch.empty_out()
     lens = batch.context_lens + 1 if lens is None else lens
     module.short_tree_attention(
@@ -37,6 +37,7 @@ def run(module, batch: Batch, lens: Tensor | None = None, runs: int = 1, **more)
         torch.full_like(lens, runs),
         max_rows=batch.shape.max_rows,
         scale=batch.scale,
+        keys=keys,
         **more,
     )
     return out
@@ -59,13 +60,13 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("runs", [1, 2, 4])
+@pytest.mark.parametrize(("keys", "runs"), [(128, 1), (128, 2), (192, 1), (192, 3)])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-def test_context_and_tree_in_one(shape: Shape, runs: int, device: torch.device) -> None:
+def test_context_and_tree_in_one(shape: Shape, keys: int, runs: int, device: torch.device) -> None:
     batch = make(shape, device)
     want = batch.empty_out().float()
     batch.paged(reference, want)
-    assert_close(run(short_attention, batch, runs=runs), want, shape.dtype)
+    assert_close(run(short_attention, batch, runs=runs, keys=keys), want, shape.dtype)
 
 
 def same(a: Tensor, b: Tensor) -> float:
@@ -73,14 +74,16 @@ def same(a: Tensor, b: Tensor) -> float:
     return float((a == b).float().mean())
 
 
-@pytest.mark.parametrize("context", [20, 120, 127, 128, 250, 383, 440])
-@pytest.mark.parametrize("runs", [1, 2, 4])
-def test_rounded_as_a_chain_is(context: int, runs: int, device: torch.device) -> None:
+@pytest.mark.parametrize("context", [20, 120, 127, 128, 191, 250, 383, 440])
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize(("keys", "runs"), [(128, 1), (128, 2), (128, 4), (192, 1), (192, 3)])
+def test_rounded_as_a_chain_is(context: int, keys: int, runs: int, early: bool, device: torch.device) -> None:
     """Contexts whose trees lie within a block, across its end and behind it; queries long enough for sharp weights."""
     batch = make(Shape((17,), (context,), dtype=torch.float16, seed=context), device)
     batch = replace(batch, query=batch.query * 2)
-    want = run(reference, batch, runs=runs)
-    assert same(run(short_attention, batch, runs=runs), want) > 0.97
+    want = run(reference, batch, runs=runs, keys=keys)
+    tile = attention.Tile(16, 64, 4, 1, early)
+    assert same(run(short_attention, batch, runs=runs, keys=keys, tile=tile), want) > 0.97
     out, lse = batch.context()
     batch.tree(attention, out, lse)
     assert same(out, want) < 0.75  # a merge of two parts is as correct, and rounds elsewhere
@@ -127,7 +130,9 @@ def test_requests_without_a_length_are_left_alone(device: torch.device) -> None:
     assert_close(torch.cat([out[:9], part[9:26], out[26:]]), want, torch.float16)
 
 
-@pytest.mark.parametrize("tile", [attention.Tile(16, 64, 1, 1), attention.Tile(64, 64, 8, 2)])
+@pytest.mark.parametrize(
+    "tile", [attention.Tile(16, 64, 1, 1), attention.Tile(32, 64, 2, 1, early=True), attention.Tile(64, 64, 8, 2)]
+)
 def test_every_cut_gives_the_same(tile: attention.Tile, device: torch.device) -> None:
     batch = make(Shape((17, 41), (40, 200), dtype=torch.float16), device)
     assert same(run(short_attention, batch, tile=tile), run(short_attention, batch)) > 0.97
@@ -138,3 +143,16 @@ def test_what_it_is_not_for_is_refused(device: torch.device) -> None:
         run(short_attention, make(Shape((66,), (3,), heads=1, kv_heads=1), device))
     with pytest.raises(ValueError, match="heads of 128"):
         run(short_attention, make(Shape((3,), (3,), heads=1, kv_heads=1, head_size=256), device))
+
+
+@pytest.mark.parametrize(
+    ("head_size", "packed_rows", "rows", "keys"),
+    [(64, 32, 64, 192), (64, 65, 192, 128), (80, 32, 192, 128), (128, 64, 64, 128), (128, 65, 128, 128)],
+)
+def test_blocks_are_flash_attentions_own(head_size: int, packed_rows: int, rows: int, keys: int) -> None:
+    blocks = short_attention.flash_blocks(head_size, packed_rows)
+    assert blocks == (rows, keys)
+    # 132 multiprocessors, 8 KV heads: up to 15 blocks of a batch are at most one each
+    factor = short_attention.share_factor(8, blocks, packed_rows, 132)
+    assert 14 * factor < 1 < 16 * factor
+    assert short_attention.share_factor(8, blocks, rows + 1, 132) == 2 * factor

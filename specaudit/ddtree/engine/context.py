@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..attention import tree_attention
-from ..short_attention import LONGEST, MAX_HEAD_SIZE, MAX_NODES, share_factor, short_tree_attention
+from ..short_attention import LONGEST, MAX_HEAD_SIZE, MAX_NODES, flash_blocks, share_factor, short_tree_attention
 from .state import KeyOrder, Step, TreeState
 
 
@@ -29,7 +29,7 @@ class TreeMetadata:
     rows: int
     max_rows: int
     context_lens: Tensor  # [requests] int32, the root counted in; 0 where the context is short
-    short: tuple[Tensor, Tensor] | None  # lens and runs of short contexts, [requests] int32 each
+    short: tuple[Tensor, Tensor, int] | None  # lens and runs of short contexts, [requests] int32 each; keys of a block
     ancestors: Tensor  # [S, R, W] int32
     depths: Tensor  # [S, R] int32
     row_starts: Tensor  # [requests + 1] int32
@@ -75,8 +75,10 @@ def _key_order(state: TreeState, impl: Any, builder: Any) -> KeyOrder | None:
     else:
         requests = builder.max_cudagraph_size // (1 + state.horizon)
     heads, multiprocessors = builder.num_heads_kv, torch.cuda.get_device_properties().multi_processor_count
-    factor = share_factor(heads, builder.num_heads_q // heads, state.horizon, builder.headdim, multiprocessors)
-    return KeyOrder(LONGEST - state.horizon, factor, builder.max_num_splits, requests)
+    packed = (1 + state.horizon) * builder.num_heads_q // heads
+    blocks = flash_blocks(builder.headdim, packed)
+    factor = share_factor(heads, blocks, packed, multiprocessors)
+    return KeyOrder(LONGEST - state.horizon, blocks.keys, factor, builder.max_num_splits, requests)
 
 
 def _check(name: str, impl: Any) -> None:
@@ -114,7 +116,7 @@ def plan(state: TreeState | None, common: Any) -> TreeMetadata | None:
         rows=rows,
         max_rows=max_rows,
         context_lens=state.context_lens[:requests],
-        short=None if state.order is None else (state.short_lens[:requests], state.short_runs[:requests]),
+        short=(state.short_lens[:requests], state.short_runs[:requests], state.order.keys) if state.order else None,
         ancestors=state.batch.ancestors,
         depths=state.batch.depths,
         row_starts=common.query_start_loc[: requests + 1],
@@ -170,7 +172,7 @@ def forward(
         num_splits=metadata.max_num_splits,
     )
     if tree.short is not None:
-        lens, runs = tree.short
+        lens, runs, keys = tree.short
         short_tree_attention(
             out,
             query[:rows],
@@ -185,6 +187,7 @@ def forward(
             runs,
             max_rows=tree.max_rows,
             scale=impl.scale,
+            keys=keys,
         )
     fp8_cache = key_cache.dtype.itemsize == 1
     tree_attention(

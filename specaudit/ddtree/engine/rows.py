@@ -11,7 +11,6 @@ import triton.language as tl
 from torch import Tensor
 
 from ..layout import Tree
-from ..short_attention import BLOCK
 from .state import TreeState
 
 
@@ -175,7 +174,7 @@ def prepare(
         WORDS=triton.next_power_of_2(words),
         BY_SLOT=prefill_lens is not None,
         REQUESTS=triton.next_power_of_2(batch.batch),
-        KEYS=BLOCK,
+        KEYS=order.keys if order else 1,
     )
 
 

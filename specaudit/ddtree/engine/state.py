@@ -35,11 +35,12 @@ class Step:
 class KeyOrder:
     """How FlashAttention 3 would go through a chain's keys: short contexts are attended to in that order.
 
-    longest: keys of the context part, root included, up to which a context is short. factor: see
+    longest: keys of the context part, root included, up to which a context is short. keys: of a block. factor: see
     short_attention.share_factor. runs: most runs that blocks are divided into; requests: in batches of so many.
     """
 
     longest: int
+    keys: int
     factor: float
     runs: int
     requests: int
