@@ -26,7 +26,11 @@ def parts(options: Namespace, only: list[str]) -> dict[str, Part]:
 
 
 def arms(given: Setting) -> list[Arm]:
+    """V1: the engines of `lossless`, which has more of them."""
     options = given.options
+    if options.runner == "v1":
+        stock = [shared.stock_chain(options, shared.WIDE_BATCH), shared.shorter_chain(options, shared.WIDE_BATCH)]
+        return stock + [shared.wide_tree(options, budget) for budget in options.budgets]
     stock = [shared.stock_chain(options), shared.shorter_chain(options)]
     return stock + [shared.small_batch_tree(options, budget) for budget in options.budgets]
 

@@ -27,6 +27,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="COMMAND[:PART]",
         help="of a suite, in this order, on the same engines; launches and off-switch last, for they leave a profiler",
     )
+    made.add_argument(
+        "--together",
+        action="store_true",
+        help="a suite's parts at the same time, on shared engines: none of them timed",
+    )
     made.add_argument("--target", required=True, help="model folder")
     made.add_argument("--draft", required=True, help="DFlash drafter's folder")
     made.add_argument("--python", default=sys.executable, help="interpreter that imports the patched vLLM")
@@ -79,6 +84,8 @@ def main(arguments: list[str] | None = None) -> int:
     suite = options.command == "suite"
     if suite != bool(options.parts):
         made.error("--parts says what a suite measures, and belongs to it alone")
+    if options.together and not suite:
+        made.error("--together belongs to a suite")
     if suite and options.only:
         made.error("--only belongs to a single command: write COMMAND:PART in --parts")
     return run(setting(options), options.parts or [options.command], keyed=suite)

@@ -8,6 +8,7 @@ one are plain decoding's. Others: what the case's own check says. An engine that
 from __future__ import annotations
 
 from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -45,18 +46,25 @@ def arms(groups: dict[str, Group], given: Setting) -> list[Arm]:
 
 
 def run(groups: dict[str, Group], given: Setting, engines: Engines) -> None:
+    """Groups at the same time: each has an engine of its own, beside the stock ones that judge."""
     reference = measured_reference(given, engines)
-    for name, group in groups.items():
-        arm, rows = group.arm(given.options), []
-        with given.in_time():
-            for case in group.cases(given, engines):
-                rows.append(judged(given, engines, arm, case, reference))
-        given.report.table(
-            f"{name}: {arm.name}",
-            ["case", "requests", "beyond delta", "chain's", "equal to the chain", "equal to plain", "chain's to plain",
-             "note"],
-            rows,
-        )  # fmt: skip
+    with ThreadPoolExecutor(len(groups)) as threads:
+        ended = [threads.submit(run_group, name, group, reference, given, engines) for name, group in groups.items()]
+    for one in ended:
+        one.result()
+
+
+def run_group(name: str, group: Group, reference: Reference, given: Setting, engines: Engines) -> None:
+    arm, rows = group.arm(given.options), []
+    with given.in_time():
+        for case in group.cases(given, engines):
+            rows.append(judged(given, engines, arm, case, reference))
+    given.report.table(
+        f"{name}: {arm.name}",
+        ["case", "requests", "beyond delta", "chain's", "equal to the chain", "equal to plain", "chain's to plain",
+         "note"],
+        rows,
+    )  # fmt: skip
 
 
 def measured_reference(given: Setting, engines: Engines) -> Reference:

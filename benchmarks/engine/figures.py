@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+WRITING = threading.Lock()
 LATE = 90.0  # seconds: the first batches of an engine that compiles its kernels as they come take half a minute
 
 
@@ -76,6 +78,7 @@ class Report:
         self.path = path
         self.content: dict[str, Any] = {"bars": []}
         self.whole = self.content if whole is None else whole
+        self.held: list[str] | None = None  # lines that are printed later, where parts run together
 
     def section(self, name: str) -> Report:
         """The report of one part, in the same file below its name."""
@@ -83,32 +86,39 @@ class Report:
         self.whole[name] = made.content
         return made
 
+    def say(self, line: str) -> None:
+        if self.held is None:
+            print(line, flush=True)
+        else:
+            self.held.append(line)
+
     def keep(self, name: str, value: Any) -> None:
         """Figures for the JSON file alone."""
-        self.content[name] = value
-        if self.path:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            written = self.path.with_name(f"{self.path.name}.new")  # a run that is killed leaves a whole file
-            written.write_text(json.dumps(self.whole, indent=1))
-            written.replace(self.path)
+        with WRITING:
+            self.content[name] = value
+            if self.path:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                written = self.path.with_name(f"{self.path.name}.new")  # a run that is killed leaves a whole file
+                written.write_text(json.dumps(self.whole, indent=1))
+                written.replace(self.path)
 
     def failed(self, what: str) -> None:
         """Something broke, and the rest goes on."""
-        print(f"FAILED {what}", flush=True)
+        self.say(f"FAILED {what}")
         self.keep("failed", [*self.content.get("failed", []), what])
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        print(f"\n### {title}\n")
-        print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+        self.say(f"\n### {title}\n")
+        self.say(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
         for row in rows:
-            print(f"| {' | '.join(show(cell) for cell in row)} |")
-        print(flush=True)
+            self.say(f"| {' | '.join(show(cell) for cell in row)} |")
+        self.say("")
         self.keep(title, [dict(zip(columns, row, strict=True)) for row in rows])
 
     def bar(self, what: str, seen: float | int | None, wanted: str, met: bool | None) -> None:
         """One of the promises: met, missed, or not measured (None)."""
         verdict = {True: "ok  ", False: "MISS", None: "n/a "}[met]
-        print(f"{verdict} {what}: {show(seen)} (wanted {wanted})", flush=True)
+        self.say(f"{verdict} {what}: {show(seen)} (wanted {wanted})")
         self.keep("bars", [*self.content["bars"], {"what": what, "seen": seen, "wanted": wanted, "met": met}])
 
     @property

@@ -55,6 +55,7 @@ class Batch:
     """What each arm emitted at one batch size, and how a stock prefill scores it."""
 
     outputs: dict[str, list[list[int]]] = field(default_factory=dict)
+    lengths: dict[str, float] = field(default_factory=dict)  # acceptance, the bonus token counted in
     scores: dict[str, Scores] = field(default_factory=dict)
 
     def same(self, a: str, b: str) -> int | None:
@@ -74,7 +75,9 @@ def at_zero(given: Setting, engines: Engines) -> None:
                 given.report.keep("delta", delta)
             batches[size] = batch
     rows = [] if delta is None else [row for size in batches for row in judged(given, batches[size], size, delta)]
-    given.report.table("T = 0", ["arm", "batch", "equal to the chain", "of", "beyond delta", "worst gap"], rows)
+    given.report.table(
+        "T = 0", ["arm", "batch", "equal to the chain", "of", "beyond delta", "worst gap", "acceptance length"], rows
+    )
 
 
 def measure(given: Setting, engines: Engines, size: int) -> tuple[Batch, list[dict[str, Any]]]:
@@ -84,14 +87,19 @@ def measure(given: Setting, engines: Engines, size: int) -> tuple[Batch, list[di
         prompts = varied(given.prompts)
         tokens = [max(8, given.tokens * (1 + i % 3) // 3) for i in range(len(prompts))]
     batch = Batch()
+    asked = {}
     for name in engines.names():
         more = {"logprobs": 1} if name == "chain" and size == 1 else {}
-        requests = greedy(prompts, tokens, **more)
-        answer = engines.attempt(name, "generate", given.clock.need(10), requests=requests, at_once=size)
+        asked[name] = {"requests": greedy(prompts, tokens, **more), "at_once": size}
+    answers = engines.together("generate", given.clock.need(10), asked)
+    for name, answer in answers.items():
         if answer is None:
             continue
         batch.outputs[name] = tokens_of(answer)
-        if more:
+        counters = answer["counters"]
+        if counters["drafts"]:
+            batch.lengths[name] = 1 + counters["accepted"] / counters["drafts"]
+        if name == "chain" and size == 1:
             decoded = answer["outputs"]
     for name, outputs in batch.outputs.items():
         batch.scores[name] = scored_by_stock(engines, given, greedy(prompts, tokens), outputs)
@@ -125,7 +133,15 @@ def judged(given: Setting, batch: Batch, size: int, delta: float) -> list[list[A
         )
         given.report.bar(f"(b) {where}: largest gap", gaps[name].worst, f"<= {gap:.4g}", gaps[name].worst <= gap)
     return [
-        [name, size, batch.same("chain", name), len(batch.outputs[name]), one.beyond, one.worst]
+        [
+            name,
+            size,
+            batch.same("chain", name),
+            len(batch.outputs[name]),
+            one.beyond,
+            one.worst,
+            batch.lengths.get(name),
+        ]
         for name, one in gaps.items()
     ]
 

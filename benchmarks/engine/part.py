@@ -34,7 +34,7 @@ class Setting:
             self.out_of_time()
 
     def out_of_time(self) -> None:
-        print("out of time: the rest was not measured", flush=True)
+        self.report.say("out of time: the rest was not measured")
         self.report.bar("measured to the end", 0, "1", None)
 
 

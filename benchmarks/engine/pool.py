@@ -8,8 +8,10 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +80,7 @@ class Engine(AbstractContextManager["Engine"]):
         os.close(commands)
         os.close(answers)
         self._buffer = b""
+        self._asked = threading.Lock()  # parts that run together share engines: one question at a time
         if start:
             self._send({"op": "start", "arguments": arm.arguments(pair), "plain": arm.plain})
 
@@ -88,10 +91,11 @@ class Engine(AbstractContextManager["Engine"]):
 
     def ask(self, op: str, seconds: float = 120, **arguments: Any) -> Any:
         """Raises EngineFailed: the operation failed, or gave no answer in `seconds`; the process is gone then."""
-        if self.gone:
-            raise EngineFailed(self.gone)
-        self._send({"op": op, **arguments})
-        return self._receive(seconds)
+        with self._asked:
+            if self.gone:
+                raise EngineFailed(self.gone)
+            self._send({"op": op, **arguments})
+            return self._receive(seconds)
 
     def _send(self, message: dict[str, Any]) -> None:
         with suppress(BrokenPipeError):  # the missing answer tells
@@ -215,3 +219,9 @@ class Engines:
         except EngineFailed as failed:
             self._report.failed(f"{name}: {failed}")
             return None
+
+    def together(self, op: str, seconds: float, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """`attempt` of several engines at the same time, with arguments of their own: for what is not timed."""
+        with ThreadPoolExecutor(max(1, len(asked))) as threads:
+            futures = {name: threads.submit(self.attempt, name, op, seconds, **given) for name, given in asked.items()}
+        return {name: future.result() for name, future in futures.items()}

@@ -22,6 +22,7 @@ def parts(options: Namespace, only: list[str]) -> dict[str, Part]:
     found = {
         "small": Part(small_arms, small),
         "large": Part(large_arms, large, weight=2),
+        "large-prefill": Part(large_arms, large_prefill),
         "prefill": Part(prefill_arms, prefill),
         "memory": Part(memory_arms, memory),
     }
@@ -115,14 +116,23 @@ def prefill_arms(given: Setting) -> list[Arm]:
 
 
 def prefill(given: Setting, engines: Engines) -> None:
-    """Prompt tokens per second while eight requests decode: tree rows leave those behind them to the stock kernel.
+    mixed(given, engines, "tree", decoders=8, length=1000, count=96)
 
-    Two prompts of 1,000 tokens at once: so many rows stand beside the decoding ones in each step.
+
+def large_prefill(given: Setting, engines: Engines) -> None:
+    """Where a step takes the GPU longer than the host."""
+    mixed(given, engines, CHAIN_SHAPED, decoders=2, length=2000, count=24)
+
+
+def mixed(given: Setting, engines: Engines, tree: str, decoders: int, length: int, count: int) -> None:
+    """Prompt tokens per second while requests decode: tree rows leave those behind them to the stock kernel.
+
+    Two prompts at once: so many rows stand beside the decoding ones in each step.
     """
     generator = random.Random(1)
-    prompts = [[generator.randrange(10, 4000) for _ in range(1000)] for _ in range(96)]
-    decoding, asked = greedy(given.prompts[:8], 1900), greedy(prompts, 1)
-    speeds: dict[str, list[float]] = {"chain": [], "tree": []}
+    prompts = [[generator.randrange(10, 4000) for _ in range(length)] for _ in range(count)]
+    decoding, asked = greedy(given.prompts[:decoders], 1900), greedy(prompts, 1)
+    speeds: dict[str, list[float]] = {"chain": [], tree: []}
     early = False
     with given.in_time():
         for number in range(1 + given.options.pairs):
@@ -133,13 +143,13 @@ def prefill(given: Setting, engines: Engines) -> None:
                 early |= answer["ended_early"]
                 if number:
                     speeds[name].append(answer["prompt_tokens_s"])
-    ratios = [a / b for a, b in zip(speeds["tree"], speeds["chain"], strict=False)]
+    ratios = [a / b for a, b in zip(speeds[tree], speeds["chain"], strict=False)]
     if not ratios:
         return
     given.report.table(
-        "prompt tokens per second in mixed batches",
-        ["arm", "median", "measurements"],
-        [[name, median(values), len(values)] for name, values in speeds.items()],
+        f"prompt tokens per second beside {decoders} requests that decode",
+        ["arm", "median", "lowest", "highest", "measurements"],
+        [[name, median(values), min(values), max(values), len(values)] for name, values in speeds.items()],
     )
     given.report.keep("decoders ended early", early)
     bound = lower_bound(ratios)

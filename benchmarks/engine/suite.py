@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from typing import Any
 
-from .figures import OutOfTime
+from .figures import OutOfTime, Report
 from .part import Part, Setting, choose
 from .pool import EngineFailed, Engines, Pool
 
@@ -41,26 +42,45 @@ def expand(given: Setting, wanted: Sequence[str]) -> dict[str, Part]:
 
 
 def run(given: Setting, wanted: Sequence[str], keyed: bool) -> int:
-    """Every part gets its weight's share of the time that is left. keyed: its report stands below its name.
+    """One part after the other, each with its weight's share of the time that is left; or all at the same time, each
+    with all of it (`--together`, for what is not timed). keyed: a part's report stands below its name.
 
     0: every bar met; 1: one missed or not measured; 3: an engine or a part failed.
     """
     parts = expand(given, wanted)
-    reports, left = [], sum(part.weight for part in parts.values())
+    reports = {name: given.report.section(name) if keyed else given.report for name in parts}
+    left = sum(part.weight for part in parts.values())
     with Pool(given.pair, given.places) as pool:
         pool.start([arm for part in parts.values() for arm in part.arms(given)], START * given.clock.left)
         given.report.keep("engines", pool.facts())
-        for name, part in parts.items():
-            print(f"\n## {name}", flush=True)
-            report = given.report.section(name) if keyed else given.report
-            clock = given.clock.share(part.weight / left)
-            run_part(part, replace(given, clock=clock, report=report), pool)
+        if given.options.together:
+            run_together(parts, reports, given, pool)
+        else:
+            for name, part in parts.items():
+                print(f"\n## {name}", flush=True)
+                clock = given.clock.share(part.weight / left)
+                run_part(part, replace(given, clock=clock, report=reports[name]), pool)
+                left -= part.weight
+        for name, report in reports.items():
             report.keep("command", name)
-            left -= part.weight
-            reports.append(report)
-    if any("failed" in report.content for report in reports):
+    if any("failed" in report.content for report in reports.values()):
         return 3
-    return int(any(report.missed for report in reports))
+    return int(any(report.missed for report in reports.values()))
+
+
+def run_together(parts: dict[str, Part], reports: dict[str, Report], given: Setting, pool: Pool) -> None:
+    """What a part says is printed when it is through."""
+    with ThreadPoolExecutor(len(parts)) as threads:
+        running = {}
+        for name, part in parts.items():
+            reports[name].held = []
+            own = replace(given, clock=given.clock.share(1.0), report=reports[name])
+            running[threads.submit(run_part, part, own, pool)] = name
+        for future in as_completed(running):
+            name = running[future]
+            future.result()
+            print("\n".join([f"\n## {name}", *(reports[name].held or [])]), flush=True)
+            reports[name].held = None
 
 
 def run_part(part: Part, given: Setting, pool: Pool) -> None:

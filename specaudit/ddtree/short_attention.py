@@ -5,7 +5,7 @@ matters is where the softmax weights are rounded: relative to which maximum. Fla
 blocks (hopper/tile_size.h), last block first, with a running maximum; a captured step of a vLLM engine may divide a
 request's blocks into runs that it computes apart and merges in fp32 (hopper/flash_prepare_scheduler.cu). This kernel
 takes the same blocks in the same order with the same runs, context and tree in one, each node's key where a chain of
-its ancestors has it. What is left are fp32 sums in another order: one bf16 result in five thousand, not one in three.
+its ancestors has it. What is left are fp32 sums in another order: one bf16 result in 50,000, not one in four.
 
 One program goes through all keys of a request, so this is for short contexts; longer ones are FlashAttention's, and
 `attention.tree_attention` adds the tree.
@@ -49,9 +49,9 @@ def share_factor(kv_heads: int, blocks: Blocks, packed_rows: int, multiprocessor
     return math.ceil(packed_rows / blocks.rows) * MARGIN * kv_heads / multiprocessors
 
 
-def short_tile(programs: int) -> Tile:
-    """programs: how many there would be with 16 packed rows each. Few wait for memory, many for each other."""
-    return Tile(16, MAX_NODES, 8, 1, early=True) if programs <= 256 else Tile(64, MAX_NODES, 8, 1)
+#: 64 packed rows, as a warp group of Hopper multiplies them: smaller products (16 rows) are added up in another order,
+#: and 20 times as many results round elsewhere.
+TILE = Tile(64, MAX_NODES, 4, 1)
 
 
 def short_tree_attention(
@@ -70,7 +70,7 @@ def short_tree_attention(
     max_rows: int,
     scale: float,
     keys: int,
-    tile: Tile | None = None,
+    tile: Tile = TILE,
 ) -> None:
     """Attends over context and tree and writes `out`, for the requests that have a length.
 
@@ -93,8 +93,6 @@ def short_tree_attention(
     heads, kv_heads, head_size = query.shape[1], key_cache.shape[2], query.shape[2]
     group, requests = heads // kv_heads, len(row_starts) - 1
     operand = _operand_type(query)
-    if tile is None:
-        tile = short_tile(requests * kv_heads * triton.cdiv(max_rows * group, 16))
     grid = (triton.cdiv(max_rows * group, tile.block_m), kv_heads, requests)
     short_tree_attention_kernel[grid](
         out,
@@ -125,7 +123,6 @@ def short_tree_attention(
         BLOCK_N=max(16, min(tile.block_n, triton.next_power_of_2(max_rows - 1))),
         BLOCK_C=triton.next_power_of_2(keys),
         KEYS=keys,
-        EARLY=tile.early,
         OPERAND=operand,
         PRECISION=_precision(operand),
         num_warps=tile.warps,

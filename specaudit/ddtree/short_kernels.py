@@ -95,7 +95,6 @@ def short_tree_attention_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,
     KEYS: tl.constexpr,
-    EARLY: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -120,26 +119,17 @@ def short_tree_attention_kernel(
     key_base, value_base = Key + kv_head * key_head, Value + kv_head * value_head
     factor = scale * LOG2_E
 
-    # Loads are issued in this order and waited for at their first use.
     last = (length - 1) // KEYS  # the root's block
     node = 1 + tl.arange(0, BLOCK_N)
-    page, offset, stored = _tree_slots(Slots, Table, length, 1, seen, BLOCK_SIZE, BLOCK_N, False)
-    root_page, root_offset, root_stored = _pages(Table, last, length, BLOCK_SIZE, KEYS, BLOCK_C)
     q = _operand(_load_rows(Query, row * query_row + head * query_head, live, HEAD_SIZE, BLOCK_D, False), OPERAND)
+    node_page, node_offset, node_stored = _tree_slots(Slots, Table, length, 1, seen, BLOCK_SIZE, BLOCK_N, False)
     bits = _ancestor_bits(Ancestors, row * ancestors_row, live, 1, words, BLOCK_N)
     depth = tl.load(Depths + b * depths_request + node, mask=node < seen, other=0)
     run = tl.load(Runs + b)
     node_k, node_v = _load_kv(
-        key_base, value_base, page, offset, stored, key_block, key_position, value_block, value_position,
-        HEAD_SIZE, BLOCK_D, OPERAND, False,
-    )  # fmt: skip
-    k, v = _load_kv(
-        key_base, value_base, root_page, root_offset, root_stored,
+        key_base, value_base, node_page, node_offset, node_stored,
         key_block, key_position, value_block, value_position, HEAD_SIZE, BLOCK_D, OPERAND, False,
     )  # fmt: skip
-    if EARLY:
-        next_page, next_offset, next_stored = _pages(Table, last - 1, length, BLOCK_SIZE, KEYS, BLOCK_C)
-
     later = (length - 1 + depth) // KEYS > last
     node_s = tl.dot(q, tl.trans(node_k), input_precision=PRECISION)
     node_s = tl.where(bits & (node < seen)[None, :], node_s, float("-inf"))
@@ -150,17 +140,16 @@ def short_tree_attention_kernel(
     later_p = tl.exp2(later_s * factor - (_finite(top) * factor)[:, None])
     total = tl.sum(later_p, 1)
     acc = tl.dot(later_p.to(OPERAND), node_v, input_precision=PRECISION)
-    if EARLY:
-        next_k, next_v = _load_kv(
-            key_base, value_base, next_page, next_offset, next_stored,
-            key_block, key_position, value_block, value_position, HEAD_SIZE, BLOCK_D, OPERAND, False,
-        )  # fmt: skip
-        far_page, far_offset, far_stored = _pages(Table, last - 2, length, BLOCK_SIZE, KEYS, BLOCK_C)
 
     # the root's block: the end of the context, and nodes
+    page, offset, stored = _pages(Table, last, length, BLOCK_SIZE, KEYS, BLOCK_C)
+    k, v = _load_kv(
+        key_base, value_base, page, offset, stored, key_block, key_position, value_block, value_position,
+        HEAD_SIZE, BLOCK_D, OPERAND, False,
+    )  # fmt: skip
     node_s = tl.where(later[None, :], float("-inf"), node_s)
     base = tl.maximum(_base(top, last, run, factor), tl.max(node_s, 1))
-    acc, new_top, total = _attend_block(acc, top, total, q, k, v, root_stored, base, factor, PRECISION)
+    acc, new_top, total = _attend_block(acc, top, total, q, k, v, stored, base, factor, PRECISION)
     node_p = tl.exp2(node_s * factor - (new_top * factor)[:, None])
     total += tl.sum(node_p, 1)
     acc = tl.dot(node_p.to(OPERAND), node_v, acc, input_precision=PRECISION)
@@ -169,21 +158,12 @@ def short_tree_attention_kernel(
     for i in range(last):  # whole blocks of the context
         block = last - 1 - i
         base = _base(top, block, run, factor)
-        if EARLY:
-            own_k, own_v, own_stored = next_k, next_v, next_stored
-            next_k, next_v = _load_kv(
-                key_base, value_base, far_page, far_offset, far_stored,
-                key_block, key_position, value_block, value_position, HEAD_SIZE, BLOCK_D, OPERAND, False,
-            )  # fmt: skip
-            next_stored = far_stored
-            far_page, far_offset, far_stored = _pages(Table, block - 2, length, BLOCK_SIZE, KEYS, BLOCK_C)
-        else:
-            own_page, own_offset, own_stored = _pages(Table, block, length, BLOCK_SIZE, KEYS, BLOCK_C)
-            own_k, own_v = _load_kv(
-                key_base, value_base, own_page, own_offset, own_stored,
-                key_block, key_position, value_block, value_position, HEAD_SIZE, BLOCK_D, OPERAND, KEYS == BLOCK_C,
-            )  # fmt: skip
-        acc, top, total = _attend_block(acc, top, total, q, own_k, own_v, own_stored, base, factor, PRECISION)
+        page, offset, stored = _pages(Table, block, length, BLOCK_SIZE, KEYS, BLOCK_C)
+        k, v = _load_kv(
+            key_base, value_base, page, offset, stored, key_block, key_position, value_block, value_position,
+            HEAD_SIZE, BLOCK_D, OPERAND, KEYS == BLOCK_C,
+        )  # fmt: skip
+        acc, top, total = _attend_block(acc, top, total, q, k, v, stored, base, factor, PRECISION)
 
     result = acc * (1.0 / tl.where(live, total, 1.0))[:, None]
     _store_rows(Out, row * out_row + head * out_head, result, live, HEAD_SIZE, BLOCK_D)

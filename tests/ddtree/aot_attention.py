@@ -36,9 +36,7 @@ STRIDES = tuple(
 )
 
 
-def kernel(
-    fn: object, dtype: str, head_size: int, cache: str = "", programs: int = 512, **constexprs: object
-) -> Kernel:
+def kernel(fn: object, dtype: str, head_size: int, cache: str = "", **constexprs: object) -> Kernel:
     """One specialisation for 32 query and 8 KV heads, N = 64, block size 16."""
     operand = TYPES[dtype]
     itemsize = operand.primitive_bitwidth // 8
@@ -46,7 +44,7 @@ def kernel(
     is_tree = fn is tree_attention_kernel
     tile = attention.tree_tile(512, ROWS - 1, *sizes) if is_tree else attention.paged_tile(*sizes)
     if fn is short_tree_attention_kernel:
-        tile = short_attention.short_tile(programs)
+        tile = short_attention.TILE
     pointers = {
         **dict.fromkeys(("Merged", "Out", "Query"), dtype),
         **dict.fromkeys(("Key", "Value"), cache or dtype),
@@ -91,8 +89,7 @@ def attention_kernels() -> list[Kernel]:
         kernel(tree, "*fp16", 256, BY_TABLE=True, FIRST_ROW=0, FIRST_KEY=0, SINGLE=False),
         kernel(tree, "*fp32", 256),
         kernel(short_tree_attention_kernel, "*bf16", 128),
-        kernel(short_tree_attention_kernel, "*bf16", 128, programs=100),
-        kernel(short_tree_attention_kernel, "*bf16", 64, programs=100, BLOCK_N=16, KEYS=192, BLOCK_C=256),
+        kernel(short_tree_attention_kernel, "*bf16", 64, BLOCK_N=16, KEYS=192, BLOCK_C=256),
         kernel(short_tree_attention_kernel, "*fp16", 64, KEYS=192, BLOCK_C=256),
         kernel(paged, "*bf16", 128, DIRECT=False),
         kernel(paged, "*bf16", 128, E4M3_BYTES, DIRECT=False),

@@ -26,6 +26,7 @@ from ..engine.settings import Settings, read
 from ..engine.state import CHAIN, TREE, TreeState
 from ..kernels import best_first, draft_table
 from ..layout import Table, Tree
+from .graphs import offer_every_length
 from .sampler import TreeRejectionSampler
 
 
@@ -64,7 +65,8 @@ class DDTreeSpeculator(DFlashSpeculator):
     # ---- hooks of the model runner ----
 
     def bind(self, runner: Any) -> None:
-        """Hook of initialize_kv_cache: buffers for the target's attention, addresses of its caches, the sampler."""
+        """Hook of initialize_kv_cache: buffers for the target's attention, addresses of its caches, sampler, graphs."""
+        offer_every_length(runner.cudagraph_manager)
         layers = runner.compilation_config.static_forward_context
         attach(runner.attn_groups, layers, self.draft_attn_layer_names, self.tree)
         runner.rejection_sampler = TreeRejectionSampler(
