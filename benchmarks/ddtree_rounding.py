@@ -2,10 +2,9 @@
 
     PYTHONPATH=SITE python benchmarks/ddtree_rounding.py [--json FILE]
 
-Bits: a chain of 15 tokens as a tree of that shape, the share of bf16 elements that are FlashAttention 3's own. `short`:
-context and tree in one kernel, in its order; `merged`: its context part with the tree part merged in; `chain of 14`:
-itself, with a row less. Time: one layer as an engine launches it, in CUDA graphs, in turn; `longer` is a request that
-is not short, with and without the launch that finds nothing to do.
+Bits: a chain of 15 tokens as a tree of that shape, the share of bf16 elements that are FlashAttention 3's own. `exact`:
+every row a sequence of its own; `merged`: its context part with the tree part merged in; `chain of 14`: itself, with a
+row less. Time: one layer as an engine launches it, in CUDA graphs, in turn; `sequences` once for all layers of a step.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import triton
@@ -23,10 +23,11 @@ from ddtree import CUDA, Figures, line, medians
 from torch import Tensor
 from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func, get_scheduler_metadata
 
-from specaudit.ddtree import attention, short_attention
+from specaudit.ddtree import attention
+from specaudit.ddtree.engine.exact import Exact, Sequences, flash_blocks, order_of, pages
 from specaudit.ddtree.layout import pack_bits
 
-BLOCK, HORIZON, SPLITS, LAYERS = 16, 15, 32, 36
+BLOCK, HORIZON, SPLITS, LAYERS, LONGEST = 16, 15, 32, 36, 2048
 
 
 @dataclass
@@ -61,13 +62,27 @@ class Case:
         self.depths = depth.int().expand(self.batch, -1).contiguous().to(CUDA)
         multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
         packed = (1 + HORIZON) * self.heads // self.kv_heads
-        blocks = short_attention.flash_blocks(self.size, packed)
-        self.keys = blocks.keys
-        factor = short_attention.share_factor(self.kv_heads, blocks, packed, multiprocessors)
-        own = -(-(self.context + 1 + HORIZON) // self.keys)
-        share = max(1, -int(-(self.batch * own * factor) // 1))
-        runs = max(1, min(-(-own // share), SPLITS))
-        self.runs = self.full(-(-own // runs))
+        blocks = flash_blocks(self.size, packed)
+        assert blocks is not None
+        order = order_of(blocks, self.kv_heads, packed, multiprocessors, SPLITS, 32)
+        total = self.batch * self.rows
+        self.exact = Exact(order, total, LONGEST, HORIZON, CUDA)
+        self.tree_links = SimpleNamespace(depths=self.depths, ancestors=self.ancestors, batch=self.batch)
+        self.unit = pages(self.caches[0][0])[1]
+        self.sequences = self.prepare()
+
+    def prepare(self) -> Sequences:
+        total, lens = self.batch * self.rows, self.full(self.context + 1)
+        return self.exact.prepare(
+            self.tree_links,
+            lens,
+            self.starts,
+            total,
+            self.table,
+            self.slots,
+            BLOCK,
+            self.unit,  # type: ignore[arg-type]
+        )
 
     def full(self, value: int) -> Tensor:
         return torch.full((self.batch,), value, dtype=torch.int32, device=CUDA)
@@ -114,24 +129,27 @@ class Case:
         )
         return made
 
-    def short(self, layer: int, out: Tensor, lens: Tensor) -> None:
-        short_attention.short_tree_attention(
-            out,
-            self.queries[layer],
-            *self.caches[layer],
-            self.starts,
-            self.ancestors,
-            self.depths,
-            self.slots,
-            self.table,
-            lens,
-            self.runs,
-            max_rows=self.rows,
-            scale=self.size**-0.5,
-            keys=self.keys,
+    def alone(self, layer: int, sequences: Sequences | None = None) -> Tensor:
+        """Every row a sequence of its own."""
+        sequences = sequences or self.sequences
+        out: Tensor = flash_attn_varlen_func(
+            q=self.queries[layer],
+            k=pages(self.caches[layer][0])[0],
+            v=pages(self.caches[layer][1])[0],
+            cu_seqlens_q=sequences.starts,
+            max_seqlen_q=1,
+            seqused_k=sequences.lens,
+            max_seqlen_k=LONGEST,
+            softmax_scale=self.size**-0.5,
+            causal=False,
+            block_table=sequences.table,
+            scheduler_metadata=sequences.schedule,
+            fa_version=3,
+            num_splits=sequences.splits,
         )
+        return out
 
-    def tree(self, layer: int, out: Tensor, lse: Tensor, done: Tensor | None = None) -> None:
+    def tree(self, layer: int, out: Tensor, lse: Tensor) -> None:
         attention.tree_attention(
             out,
             lse,
@@ -143,14 +161,11 @@ class Case:
             scale=self.size**-0.5,
             slot_mapping=self.slots,
             root_in_context=True,
-            done=done,
         )
 
-    def as_an_engine(self, layer: int, context: Tensor, schedule: Tensor, short: Tensor | None) -> None:
+    def in_two_parts(self, layer: int, context: Tensor, schedule: Tensor) -> None:
         out, lse = self.flash(layer, context, False, schedule=schedule)
-        if short is not None:
-            self.short(layer, out, short)
-        self.tree(layer, out, lse, short)
+        self.tree(layer, out, lse)
 
 
 SHAPES = {"8 / 4 heads of 64": (8, 4, 64), "32 / 8 heads of 128": (32, 8, 128)}
@@ -161,20 +176,18 @@ def bits() -> Figures:
     figures: Figures = {}
     for name, shape in SHAPES.items():
         for batch in (1, 8, 32):
-            for context in (60, 120, 200, 250, 400, 480):
+            for context in (60, 120, 185, 200, 250, 480, 1000, 2000):
                 case = Case(*shape, batch, context)
                 chain, _ = case.flash(0, case.full(context + case.rows), True)
                 shorter, _ = case.flash(0, case.full(context + case.rows - 1), True, case.rows - 1)
-                short = torch.full_like(chain, float("nan"))
-                case.short(0, short, case.full(context + 1))
                 merged, lse = case.flash(0, case.full(context + 1), False)
                 case.tree(0, merged, lse)
                 without_last = chain.view(batch, case.rows, *chain.shape[1:])[:, :-1].flatten(0, 1)
                 figure = {
-                    "short": share(short, chain),
+                    "exact": share(case.alone(0), chain),
                     "merged": share(merged, chain),
                     "chain of 14": share(shorter, without_last),
-                    "blocks to a run": int(case.runs[0]),
+                    "runs": int(case.sequences.schedule[0]),
                 }
                 label = f"{name}, B={batch}, context {context}"
                 print(f"{label:<44}" + "  ".join(f"{k} {v:.5g}" for k, v in figure.items()), flush=True)
@@ -191,20 +204,17 @@ def times() -> Figures:
     figures: Figures = {}
     for name, shape in SHAPES.items():
         for batch, nodes in ((1, 15), (1, 16), (1, 64), (7, 64), (8, 16), (30, 16)):
-            for context in (60, 250, 480):
+            for context in (250, 1000, 2000):
                 case = Case(*shape, batch, context, nodes, layers=LAYERS)
                 chain = Case(*shape, batch, context, layers=LAYERS)
-                whole, root, zero = chain.full(context + chain.rows), case.full(context + 1), case.full(0)
+                whole, root = chain.full(context + chain.rows), case.full(context + 1)
                 by_root = case.schedule(root, False, case.rows, case.starts)
-                by_zero = case.schedule(zero, False, case.rows, case.starts)
                 by_chain = chain.schedule(whole, True, chain.rows, chain.starts)
-                engine = case.as_an_engine
                 arms = {
                     "chain": [partial(chain.flash, i, whole, True, None, by_chain) for i in range(LAYERS)],
-                    "short": [partial(engine, i, zero, by_zero, root) for i in range(LAYERS)],
-                    "merged": [partial(engine, i, root, by_root, None) for i in range(LAYERS)],
-                    "longer": [partial(engine, i, root, by_root, zero) for i in range(LAYERS)],
-                    "no keys": [partial(case.flash, i, zero, False, None, by_zero) for i in range(LAYERS)],
+                    "exact": [partial(case.alone, i) for i in range(LAYERS)],
+                    "merged": [partial(case.in_two_parts, i, root, by_root) for i in range(LAYERS)],
+                    "sequences": [case.prepare] * LAYERS,
                 }
                 figure = medians(arms, rounds=15)
                 label = f"{name}, B={batch} N={nodes} context {context}"

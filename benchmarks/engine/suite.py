@@ -48,11 +48,11 @@ def run(given: Setting, wanted: Sequence[str], keyed: bool) -> int:
     0: every bar met; 1: one missed or not measured; 3: an engine or a part failed.
     """
     parts = expand(given, wanted)
-    reports = {name: given.report.section(name) if keyed else given.report for name in parts}
     left = sum(part.weight for part in parts.values())
     with Pool(given.pair, given.places) as pool:
         pool.start([arm for part in parts.values() for arm in part.arms(given)], START * given.clock.left)
         given.report.keep("engines", pool.facts())
+        reports = {name: given.report.section(name) if keyed else given.report for name in parts}
         if given.options.together:
             run_together(parts, reports, given, pool)
         else:

@@ -109,7 +109,6 @@ def tree_attention(
     value_scale: Tensor | None = None,
     merged: Tensor | None = None,
     root_in_context: bool = False,
-    done: Tensor | None = None,
     tile: Tile | None = None,
 ) -> None:
     """Attends over the rows of the tree and merges the result with the context's part.
@@ -124,7 +123,6 @@ def tree_attention(
         max_rows: the most rows a request of this launch can have, 1 + N; ancestors must have at least as many rows.
         scale: factor on the scores, usually head_size ** -0.5.
         query_scale, key_scale, value_scale: one fp32 element each, on the GPU; needed with e4m3.
-        done: [B] int32; requests that have something else than 0 here are left alone (`short_attention.py` did them).
         merged: where the result goes, default in place of `out`. Rows of no request are not written.
 
     Raises:
@@ -161,7 +159,6 @@ def tree_attention(
         anything if query_scale is None else query_scale,
         anything if key_scale is None else key_scale,
         anything if value_scale is None else value_scale,
-        anything if done is None else done,
         scale,
         ancestors.shape[2],
         *merged.stride()[:2],
@@ -179,7 +176,6 @@ def tree_attention(
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         BY_TABLE=by_table,
-        SOME_DONE=done is not None,
         FIRST_ROW=first_row,
         FIRST_KEY=first_key,
         SINGLE=max_rows - first_key <= tile.block_n,

@@ -140,17 +140,7 @@ def _scales(QueryScale, KeyScale, ValueScale, scale, E4M3_QUERY: tl.constexpr, E
 
 
 # Sizes that change with the batch and not with the model: one compilation serves them all.
-BATCH_SIZES = [
-    "words",
-    "rows",
-    "requests",
-    "splits",
-    "lse_head",
-    "ancestors_request",
-    "ancestors_row",
-    "table_request",
-    "depths_request",
-]
+BATCH_SIZES = ["words", "rows", "requests", "splits", "lse_head", "ancestors_request", "ancestors_row", "table_request"]
 
 
 @triton.jit(do_not_specialize=BATCH_SIZES)
@@ -169,7 +159,6 @@ def tree_attention_kernel(
     QueryScale,
     KeyScale,
     ValueScale,
-    Done,
     scale,
     words,
     merged_row,
@@ -196,7 +185,6 @@ def tree_attention_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BY_TABLE: tl.constexpr,
-    SOME_DONE: tl.constexpr,
     FIRST_ROW: tl.constexpr,
     FIRST_KEY: tl.constexpr,
     SINGLE: tl.constexpr,
@@ -211,8 +199,6 @@ def tree_attention_kernel(
     tile, kv_head, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     start = tl.load(RowStarts + b)
     n = tl.load(RowStarts + b + 1) - start
-    if SOME_DONE:
-        n = tl.where(tl.load(Done + b) == 0, n, 0)
     if tile * BLOCK_M >= (n - FIRST_ROW) * GROUP:
         return
     row, head, live, seen = _packed_rows(tile, n, FIRST_ROW, GROUP, BLOCK_M)

@@ -5,23 +5,13 @@ from __future__ import annotations
 import triton.language as tl
 from aot import Kernel
 
-from specaudit.ddtree import attention, paged_kernels, short_attention
+from specaudit.ddtree import attention, paged_kernels
 from specaudit.ddtree.attention_kernels import tree_attention_kernel
-from specaudit.ddtree.short_kernels import short_tree_attention_kernel
 
 HEADS, GROUP, ROWS = 32, 4, 65
 E4M3_BYTES = "*u8"
 TYPES = {"*bf16": tl.bfloat16, "*fp16": tl.float16, "*fp32": tl.float32}
-INTEGERS = (
-    "words",
-    "rows",
-    "requests",
-    "splits",
-    "table_request",
-    "ancestors_request",
-    "ancestors_row",
-    "depths_request",
-)
+INTEGERS = ("words", "rows", "requests", "splits", "table_request", "ancestors_request", "ancestors_row")
 STRIDES = tuple(
     f"{tensor}_{dim}"
     for tensor, dims in {
@@ -43,13 +33,11 @@ def kernel(fn: object, dtype: str, head_size: int, cache: str = "", **constexprs
     sizes = head_size, itemsize, 1 if cache == E4M3_BYTES else itemsize
     is_tree = fn is tree_attention_kernel
     tile = attention.tree_tile(512, ROWS - 1, *sizes) if is_tree else attention.paged_tile(*sizes)
-    if fn is short_tree_attention_kernel:
-        tile = short_attention.TILE
     pointers = {
         **dict.fromkeys(("Merged", "Out", "Query"), dtype),
         **dict.fromkeys(("Key", "Value"), cache or dtype),
         **dict.fromkeys(("Lse", "Partial", "PartialLse", "QueryScale", "KeyScale", "ValueScale"), "*fp32"),
-        **dict.fromkeys(("RowStarts", "Ancestors", "Table", "ContextLens", "Done", "Depths", "Lens", "Runs"), "*i32"),
+        **dict.fromkeys(("RowStarts", "Ancestors", "Table", "ContextLens"), "*i32"),
         "Slots": "*i64",
     }
     signature = {**pointers, **dict.fromkeys((*INTEGERS, *STRIDES), "i32"), "scale": "fp32"}
@@ -61,10 +49,7 @@ def kernel(fn: object, dtype: str, head_size: int, cache: str = "", **constexprs
         "BLOCK_D": head_size,
         "BLOCK_M": tile.block_m,
         "BLOCK_N": tile.block_n,
-        "BLOCK_C": 128,
-        "KEYS": 128,
         "BY_TABLE": False,
-        "SOME_DONE": True,
         "FIRST_ROW": 1,
         "FIRST_KEY": 1,
         "SINGLE": True,
@@ -88,9 +73,6 @@ def attention_kernels() -> list[Kernel]:
         kernel(tree, "*bf16", 128, E4M3_BYTES),
         kernel(tree, "*fp16", 256, BY_TABLE=True, FIRST_ROW=0, FIRST_KEY=0, SINGLE=False),
         kernel(tree, "*fp32", 256),
-        kernel(short_tree_attention_kernel, "*bf16", 128),
-        kernel(short_tree_attention_kernel, "*bf16", 64, BLOCK_N=16, KEYS=192, BLOCK_C=256),
-        kernel(short_tree_attention_kernel, "*fp16", 64, KEYS=192, BLOCK_C=256),
         kernel(paged, "*bf16", 128, DIRECT=False),
         kernel(paged, "*bf16", 128, E4M3_BYTES, DIRECT=False),
         kernel(paged, "*fp16", 256, DIRECT=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aot import Kernel, integers, pointers
 
-from specaudit.ddtree.engine import order, rows
+from specaudit.ddtree.engine import exact, order, rows
 
 TREES = "FromParents FromDepths FromChild FromSibling FromWords FromRows"
 TREES += " ToParents ToDepths ToChild ToSibling ToWords ToRows"
@@ -13,20 +13,23 @@ TREES += " ToParents ToDepths ToChild ToSibling ToWords ToRows"
 def engine_kernels() -> list[Kernel]:
     """By slot (V2) and by row of the step before (V1); slots and positions are int64 in both."""
     sizes = {"W": 3, "BLOCK": 128}
-    prepared = pointers("*i64", "Positions Slots") | pointers(
-        "*i32", "ContextLens ShortLens ShortRuns RowStarts NumComputed PrefillLens"
-    )
-    prepared |= (
-        pointers("*i32", TREES) | integers("requests tree_requests R longest horizon most_runs") | {"factor": "fp32"}
-    )
+    prepared = pointers("*i64", "Positions Slots") | pointers("*i32", "ContextLens RowStarts NumComputed PrefillLens")
+    prepared |= pointers("*i32", TREES) | integers("requests tree_requests R")
     chain = pointers("*i64", "Slots") | pointers("*i32", "Parents Depths Child Sibling Words Rows")
     compacted = pointers("*i64", "OutPositions In InPositions") | integers("in_row out_row D")
     compacted |= pointers("*i32", "OutStarts OutRejected InStarts Accepted NumAccepted")
+    sequences = pointers("*i32", "Table Lens Schedule RowStarts ContextLens Depths Words BlockTable")
+    sequences |= pointers("*i64", "Slots") | {"factor": "fp32"}
+    sequences |= integers("requests aligned_rows block_row unit horizon most_runs width")
     return [
+        Kernel(
+            exact._sequences_kernel,
+            sequences,
+            {"R": 65, "W": 3, "BLOCK_SIZE": 16, "KEYS": 192, "REQUESTS": 32, "ROWS": 128, "CHUNK": exact.CHUNK},
+            4,
+        ),
         *(
-            Kernel(
-                rows._prepare_kernel, prepared, sizes | {"WORDS": 4, "BY_SLOT": by_slot, "REQUESTS": 32, "KEYS": 128}, 4
-            )
+            Kernel(rows._prepare_kernel, prepared, sizes | {"WORDS": 4, "BY_SLOT": by_slot}, 4)
             for by_slot in (True, False)
         ),
         Kernel(rows._chain_kernel, chain | integers("length R"), sizes, 4),

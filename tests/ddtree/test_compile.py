@@ -16,9 +16,8 @@ SMALLEST_SHARED = 99 * 1024  # bytes a block may have on sm_120, the least of th
 KERNELS = {
     "core": {"_scan", "_select", "_grow", "_link", "_ancestors", "_stage", "_write_positions", "_argmax_chunk", "_walk",
              "_linear_walk", "_commit_kv", "_commit_rows"},
-    "attention": {"tree_attention_kernel", "short_tree_attention_kernel", "paged_tree_attention_kernel",
-                  "merge_splits_kernel"},
-    "engine": {"_prepare_kernel", "_chain_kernel", "_scatter_kernel", "_compact_kernel"},
+    "attention": {"tree_attention_kernel", "paged_tree_attention_kernel", "merge_splits_kernel"},
+    "engine": {"_prepare_kernel", "_chain_kernel", "_scatter_kernel", "_compact_kernel", "_sequences_kernel"},
 }  # fmt: skip
 
 

@@ -13,9 +13,10 @@ import torch
 
 from specaudit.ddtree import reference
 from specaudit.ddtree.engine.context import attach, forward, plan
+from specaudit.ddtree.engine.exact import Exact, Order
 from specaudit.ddtree.engine.rows import prepare, scatter
 from specaudit.ddtree.engine.settings import Settings
-from specaudit.ddtree.engine.state import KeyOrder, Step, TreeState
+from specaudit.ddtree.engine.state import Step, TreeState
 from specaudit.ddtree.layout import Tree, unpack_bits
 
 NODES, HORIZON, SLOTS = 6, 4, 4
@@ -65,17 +66,17 @@ def test_a_graph_of_trees_covers_its_padding_requests(device: torch.device) -> N
     padded.num_actual_tokens, padded.max_query_len = 4 * rows, rows
     made = plan(state, padded)
     assert made is not None
-    assert (made.requests, made.rows, made.max_rows, made.whole) == (4, 4 * rows, rows, True)
+    assert (made.requests, made.rows, made.max_rows, made.scheduled) == (4, 4 * rows, rows, True)
     state.step = None  # in capture
     captured = plan(state, common([rows] * 3, device))
     assert captured is not None
-    assert (captured.requests, captured.rows, captured.whole) == (3, 3 * rows, True)
+    assert (captured.requests, captured.rows, captured.scheduled) == (3, 3 * rows, True)
 
 
-@pytest.mark.parametrize("longest", [None, 0, 8, 100], ids=lambda n: f"short up to {n}")
+@pytest.mark.parametrize("exact", [False, True], ids=["two parts", "exact"])
 @pytest.mark.parametrize("lengths", [[7, 3, 7], [7, 7, 4, 1], [7, 2, 11]])
 def test_every_row_sees_its_context_and_its_ancestors(
-    device: torch.device, lengths: list[int], longest: int | None, monkeypatch: pytest.MonkeyPatch
+    device: torch.device, lengths: list[int], exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Leading requests are trees (whole or cut), the rest prompt rows or a decode of one row, as in a mixed batch."""
     backends = ModuleType("vllm.v1.attention.backends.fa_utils")
@@ -85,7 +86,9 @@ def test_every_row_sees_its_context_and_its_ancestors(
     monkeypatch.setitem(sys.modules, backends.__name__, backends)
 
     state, trees, requests = state_of_trees(device), 2, len(lengths)
-    state.order = None if longest is None else KeyOrder(longest, 128, 0.1, 32, 8)
+    if exact:
+        state.exact = Exact(Order(8, 0.1, 4, 4), 4 * (1 + NODES), 32, HORIZON, device)
+        state.unit = state.block_size = BLOCK
     batch = common(lengths, device)
     contexts = [5, 9, 6, 3][:requests]
     state.step = Step(trees, sum(lengths[:trees]), True)
@@ -100,14 +103,17 @@ def test_every_row_sees_its_context_and_its_ancestors(
     query = torch.randn(sum(lengths), HEADS, SIZE, generator=generator).to(device)
     owners = torch.repeat_interleave(torch.arange(requests), torch.tensor(lengths)).to(device)
     slot_mapping = table[owners, positions // BLOCK].long() * BLOCK + positions % BLOCK
+    batch.block_table_tensor, batch.slot_mapping = table[:requests], slot_mapping
+    planned = plan(state, batch)
+    assert planned is not None
+    assert (planned.sequences is not None) == exact
+    assert not planned.scheduled  # a mixed batch, or one without a context part
     metadata = SimpleNamespace(
-        ddtree=plan(state, batch), max_seq_len=32, block_table=table[:requests], scheduler_metadata=None,
+        ddtree=planned, max_seq_len=32, block_table=table[:requests], scheduler_metadata=None,
         max_num_splits=0, slot_mapping=slot_mapping, num_actual_tokens=sum(lengths),
         seq_lens=computed[:requests] + torch.tensor(lengths, device=device).int(),
     )  # fmt: skip
     impl = SimpleNamespace(scale=SIZE**-0.5, vllm_flash_attn_version=3)
-    short = [0 if longest is None or context >= longest else context + 1 for context in contexts[:trees]]
-    assert state.short_lens[:trees].tolist() == short
     one = torch.ones(requests, KV_HEADS, device=device)
     output = torch.full_like(query, float("nan"))
     forward(impl, metadata, query, cache[0], cache[1], output, (None, one, one), SimpleNamespace())
@@ -116,7 +122,11 @@ def test_every_row_sees_its_context_and_its_ancestors(
     first = 0
     for b, (context, count) in enumerate(zip(contexts, lengths, strict=True)):
         own = torch.ones(count, count, dtype=torch.bool, device=device).tril()
-        if b < trees:
+        if b < trees and exact:  # inert rows are the root's
+            own = unpack_bits(state.batch.ancestors[b], 1 + NODES)[:count, :count].clone()
+            own[:, 0] = True
+            own[(state.batch.depths[b, :count] == 0).nonzero().flatten(), 1:] = False
+        elif b < trees:
             own = unpack_bits(state.batch.ancestors[b], 1 + NODES)[:count, :count]
             own[:, 0] = True  # the context part has the root, so inert rows see it, too
         visible = torch.cat([torch.ones(count, context, dtype=torch.bool, device=device), own], 1)
@@ -152,7 +162,8 @@ def test_a_layer_that_the_tree_kernel_does_not_compute_is_refused(changed: dict[
         backend=SimpleNamespace(get_name=lambda: "FLASH_ATTN"),
         metadata_builders=[builder],
     )
-    state = TreeState(Settings(budget=NODES, max_batch=4, horizon=HORIZON), SLOTS, torch.device("cpu"))
+    settings = Settings(budget=NODES, max_batch=4, exact=False, horizon=HORIZON)
+    state = TreeState(settings, SLOTS, torch.device("cpu"))
     with pytest.raises(ValueError, match=f"target layer target uses {reason}.*: use the stock chain"):
         attach([[group]], layers, {"draft"}, state)
     layers["target"].impl = SimpleNamespace(**plain)
@@ -161,41 +172,3 @@ def test_a_layer_that_the_tree_kernel_does_not_compute_is_refused(changed: dict[
     group.backend = SimpleNamespace(get_name=lambda: "TRITON_ATTN")
     with pytest.raises(ValueError, match="runs on TRITON_ATTN: set attention backend FLASH_ATTN"):
         attach([[group]], layers, {"draft"}, state)
-
-
-SHORT = {
-    "headdim": 128, "kv_cache_dtype": torch.bfloat16, "num_heads_kv": 8, "num_heads_q": 32, "max_num_splits": 32,
-    "max_cudagraph_size": 512,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("version", "changed", "order"),
-    [
-        # 5 rows of 4 heads are one tile of FlashAttention 3; 1.1 blocks of 8 heads on 132 multiprocessors
-        (3, {}, KeyOrder(508, 128, 1.1 * 8 / 132, 32, 102)),
-        (3, {"max_num_splits": 0}, KeyOrder(508, 128, 1.1 * 8 / 132, 0, 0)),
-        (3, {"headdim": 64}, KeyOrder(508, 192, 1.1 * 8 / 132, 32, 102)),
-        (2, {}, None),
-        (3, {"headdim": 256}, None),
-        (3, {"kv_cache_dtype": torch.float8_e4m3fn}, None),
-        (3, {"kv_cache_dtype": torch.float32}, None),
-    ],
-)
-def test_short_contexts_follow_flash_attention_3_where_it_runs(
-    version: int, changed: dict[str, Any], order: KeyOrder | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
-    window = {"sliding_window": (-1, -1), "alibi_slopes": None, "logits_soft_cap": 0, "sinks": None}
-    layers = {"target": SimpleNamespace(impl=SimpleNamespace(**window, vllm_flash_attn_version=version))}
-    group = SimpleNamespace(
-        layer_names=["target"],
-        backend=SimpleNamespace(get_name=lambda: "FLASH_ATTN"),
-        metadata_builders=[SimpleNamespace(**SHORT | changed)],
-    )
-    state = TreeState(Settings(budget=NODES, max_batch=4, horizon=HORIZON), SLOTS, torch.device("cpu"))
-    attach([[group]], layers, set(), state)
-    assert state.order == order
-    wide = TreeState(Settings(budget=65, max_batch=4, horizon=HORIZON), SLOTS, torch.device("cpu"))
-    attach([[group]], layers, set(), wide)
-    assert wide.order is None

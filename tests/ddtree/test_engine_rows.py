@@ -10,7 +10,7 @@ from specaudit.ddtree import reference
 from specaudit.ddtree.engine.order import Addresses, ChainStarts, compact, path_rows
 from specaudit.ddtree.engine.rows import prepare, scatter, write_chains
 from specaudit.ddtree.engine.settings import Settings
-from specaudit.ddtree.engine.state import KeyOrder, Step, TreeState
+from specaudit.ddtree.engine.state import Step, TreeState
 from specaudit.ddtree.layout import Tree, Walk
 
 NODES, HORIZON, SLOTS = 40, 5, 6  # 41 rows: two ancestor words
@@ -100,34 +100,6 @@ def test_prepare_by_rows_of_the_step_before(device: torch.device) -> None:
     assert torch.equal(batch.ancestors[1:2], causal)
     assert torch.equal(positions[rows : 2 * rows].cpu(), sequential[rows : 2 * rows])
     assert state.context_lens.tolist() == [71, 81, 91, 0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("order", "runs"),
-    [
-        (KeyOrder(512 - HORIZON, 128, 0.1, 32, 8), [1, 1]),  # 10 blocks: a multiprocessor has one of them
-        (KeyOrder(512 - HORIZON, 128, 0.2, 32, 8), [1, 2]),  # two: two to a run
-        (KeyOrder(512 - HORIZON, 128, 0.5, 32, 8), [1, 4]),
-        (KeyOrder(512 - HORIZON, 128, 0.1, 3, 8), [1, 2]),  # at most three runs
-        (KeyOrder(512 - HORIZON, 128, 0.1, 32, 2), [1, 4]),  # three requests are not divided
-    ],
-)
-@pytest.mark.parametrize("by_slot", [True, False])
-def test_prepare_sets_short_contexts_apart(
-    order: KeyOrder, runs: list[int], by_slot: bool, device: torch.device
-) -> None:
-    """By the number of key blocks in the batch, chains' rows counted in: 1 of 101 keys, 4 of 401, 5 of 508 too many."""
-    state = state_with_trees(device)
-    state.order = order
-    slots = torch.tensor([3, 0, 5], device=device)
-    computed = torch.tensor([100, 400, 507] if not by_slot else [400, 0, 0, 100, 0, 507], dtype=torch.int32)
-    row_starts = torch.tensor([0, 6, 12, 18], dtype=torch.int32, device=device)
-    prefill = torch.zeros(SLOTS, dtype=torch.int32, device=device) if by_slot else None
-    positions = torch.zeros(18, dtype=torch.int64, device=device)
-    prepare(state, positions, slots, row_starts, computed.to(device), prefill, 3)
-    assert state.short_lens.tolist() == [101, 401, 0, 0, 0, 0]
-    assert state.context_lens.tolist() == [0, 0, 508, 0, 0, 0]
-    assert state.short_runs[:2].tolist() == runs
 
 
 def test_prepare_rejects_placeholders_of_an_unfinished_prompt(device: torch.device) -> None:

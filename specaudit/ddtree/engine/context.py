@@ -4,8 +4,7 @@ The context part is the call that a chain makes, with every row seeing all of th
 and none of the nodes (not causal, `seqused_k` = context length + 1) and its log-sum-exp returned; its cost is the
 chain's at any context length. The tree part costs O(N^2) and is independent of the context.
 
-Requests with a short context get both from one kernel, which rounds as the chain's does (short_attention.py); their
-context part is empty. Which ones is decided on the GPU, in every step.
+Or the chain's kernel for every row alone (exact.py), which rounds as a chain does.
 """
 
 from __future__ import annotations
@@ -17,8 +16,10 @@ import torch
 from torch import Tensor
 
 from ..attention import tree_attention
-from ..short_attention import LONGEST, MAX_HEAD_SIZE, MAX_NODES, flash_blocks, share_factor, short_tree_attention
-from .state import KeyOrder, Step, TreeState
+from .commit import cache_views
+from .exact import Exact, Sequences, flash_blocks, order_of, pages, schedule_is_as_written
+from .settings import EXACT_MODEL_LEN
+from .state import Step, TreeState
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +29,18 @@ class TreeMetadata:
     requests: int
     rows: int
     max_rows: int
-    context_lens: Tensor  # [requests] int32, the root counted in; 0 where the context is short
-    short: tuple[Tensor, Tensor, int] | None  # lens and runs of short contexts, [requests] int32 each; keys of a block
+    context_lens: Tensor  # [requests] int32, the root counted in
     ancestors: Tensor  # [S, R, W] int32
-    depths: Tensor  # [S, R] int32
     row_starts: Tensor  # [requests + 1] int32
     rest_row_starts: Tensor | None
     rest_max_rows: int
+    sequences: Sequences | None = None  # the rows one by one, where attention is exact
 
     @property
-    def whole(self) -> bool:
-        """Whether every row of the batch is a tree row: only then the builder's own schedule fits the context part."""
-        return self.rest_row_starts is None
+    def scheduled(self) -> bool:
+        """Whether the builder's own schedule is used, for the context part: every row is a tree row, attended in two
+        parts."""
+        return self.rest_row_starts is None and self.sequences is None
 
 
 def attach(attn_groups: list[list[Any]], layers: dict[str, Any], draft_layers: set[str], state: TreeState) -> None:
@@ -48,7 +49,7 @@ def attach(attn_groups: list[list[Any]], layers: dict[str, Any], draft_layers: s
     Raises:
         ValueError: a target layer whose attention the tree kernel does not compute, with its name and reason.
     """
-    orders: set[KeyOrder | None] = set()
+    found: list[tuple[Any, list[str]]] = []
     for group in (g for groups in attn_groups for g in groups):
         targets = [name for name in group.layer_names if name not in draft_layers]
         if not targets:
@@ -60,25 +61,66 @@ def attach(attn_groups: list[list[Any]], layers: dict[str, Any], draft_layers: s
             _check(name, layers[name].impl)
         for builder in group.metadata_builders:
             builder.ddtree = state
-            orders.add(_key_order(state, layers[targets[0]].impl, builder))
-    state.order = orders.pop() if len(orders) == 1 else None
+        found.append((group, targets))
+    state.exact = _exact(state, found, layers)
 
 
-def _key_order(state: TreeState, impl: Any, builder: Any) -> KeyOrder | None:
-    """None where chains do not run on FlashAttention 3 in the form that short_attention.py follows."""
-    if getattr(impl, "vllm_flash_attn_version", None) != 3 or state.nodes > MAX_NODES:
+def _exact(state: TreeState, groups: list[tuple[Any, list[str]]], layers: dict[str, Any]) -> Exact | None:
+    """Raises ValueError: it was asked for and is not possible, with the reason."""
+    wanted = state.settings.exact
+    if wanted is False or not groups:
         return None
-    if builder.headdim > MAX_HEAD_SIZE or builder.kv_cache_dtype not in (torch.bfloat16, torch.float16):
+    (group, names), *others = groups
+    builder, impl = group.metadata_builders[0], layers[names[0]].impl
+    longest = builder.model_config.max_model_len
+    if wanted is None and longest > EXACT_MODEL_LEN:
         return None
-    if builder.max_num_splits == 0 or builder.max_cudagraph_size is None:
-        requests = 0  # nothing is captured
-    else:
-        requests = builder.max_cudagraph_size // (1 + state.horizon)
-    heads, multiprocessors = builder.num_heads_kv, torch.cuda.get_device_properties().multi_processor_count
-    packed = (1 + state.horizon) * builder.num_heads_q // heads
+    heads = builder.num_heads_kv
+    packed = (1 + state.horizon) * (builder.num_heads_q // heads)
     blocks = flash_blocks(builder.headdim, packed)
-    factor = share_factor(heads, blocks, packed, multiprocessors)
-    return KeyOrder(LONGEST - state.horizon, blocks.keys, factor, builder.max_num_splits, requests)
+    views = [view for name in names for view in cache_views(layers[name].kv_cache)]
+    strides = {(view.stride(0) / view.stride(1), view.shape[1]) for view in views}
+    for missing, what in (
+        (impl.vllm_flash_attn_version != 3, "FlashAttention 3 (an NVIDIA Hopper GPU)"),
+        (builder.kv_cache_dtype not in (torch.bfloat16, torch.float16), "a KV cache in bf16 or fp16"),
+        (blocks is None, "heads of 128, or of 64 with few query heads"),
+        (bool(others), "one KV cache group"),
+        (len(strides) != 1 or not next(iter(strides))[0].is_integer(), "one layout of all KV caches"),
+        (not _schedule_known(builder, state.walk.accepted.device), "the schedule of FlashAttention 3 that it knows"),
+    ):
+        if missing:
+            if wanted:
+                raise ValueError(f"ddtree: exact needs {what}: leave it out")
+            return None
+    assert blocks is not None
+    requests = (builder.max_cudagraph_size or 0) // (1 + state.horizon) if builder.max_num_splits else 0
+    multiprocessors = torch.cuda.get_device_properties(state.walk.accepted.device).multi_processor_count
+    order = order_of(blocks, heads, packed, multiprocessors, builder.max_num_splits, requests)
+    unit, size = next(iter(strides))
+    state.unit, state.block_size = int(unit), size
+    capacity = min(state.batch.batch, state.settings.max_batch) * (1 + state.nodes)
+    return Exact(order, capacity, longest, state.horizon, state.walk.accepted.device)
+
+
+def _schedule_known(builder: Any, device: torch.device, rows: int = 5) -> bool:
+    from vllm.v1.attention.backends.fa_utils import get_scheduler_metadata
+
+    made = get_scheduler_metadata(
+        batch_size=rows,
+        max_seqlen_q=1,
+        max_seqlen_k=100,
+        num_heads_q=builder.num_heads_q,
+        num_heads_kv=builder.num_heads_kv,
+        headdim=builder.headdim,
+        cache_seqlens=torch.full((rows,), 100, dtype=torch.int32, device=device),
+        qkv_dtype=builder.kv_cache_dtype,
+        cu_seqlens_q=torch.arange(rows + 1, dtype=torch.int32, device=device),
+        page_size=1,
+        causal=False,
+        window_size=(-1, -1),
+        num_splits=2,
+    )
+    return schedule_is_as_written(made, rows)
 
 
 def _check(name: str, impl: Any) -> None:
@@ -111,14 +153,25 @@ def plan(state: TreeState | None, common: Any) -> TreeMetadata | None:
         requests, rows, max_rows = padded, common.num_actual_tokens, state.rows
     elif requests < padded:
         rest = common.query_start_loc[requests:] - rows
+    sequences = None
+    if state.exact is not None and rows <= state.exact.capacity:
+        sequences = state.exact.prepare(
+            state.batch,
+            state.context_lens,
+            common.query_start_loc[: requests + 1],
+            rows,
+            common.block_table_tensor,
+            common.slot_mapping,
+            state.block_size,
+            state.unit,
+        )
     return TreeMetadata(
+        sequences=sequences,
         requests=requests,
         rows=rows,
         max_rows=max_rows,
         context_lens=state.context_lens[:requests],
-        short=(state.short_lens[:requests], state.short_runs[:requests], state.order.keys) if state.order else None,
         ancestors=state.batch.ancestors,
-        depths=state.batch.depths,
         row_starts=common.query_start_loc[: requests + 1],
         rest_row_starts=rest,
         rest_max_rows=common.max_query_len,
@@ -147,68 +200,15 @@ def forward(
     from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func
 
     tree: TreeMetadata = metadata.ddtree
-    quantized = query.dtype.itemsize == 1
-    query_scale, key_scale, value_scale = scales
     rows = tree.rows
     out = output[:rows]
-    _, lse = flash_attn_varlen_func(
-        q=query[:rows],
-        k=key_cache,
-        v=value_cache,
-        out=out,
-        cu_seqlens_q=tree.row_starts,
-        max_seqlen_q=tree.max_rows,
-        seqused_k=tree.context_lens,
-        max_seqlen_k=metadata.max_seq_len,
-        softmax_scale=impl.scale,
-        causal=False,
-        block_table=metadata.block_table[: tree.requests],
-        return_softmax_lse=True,
-        scheduler_metadata=metadata.scheduler_metadata,
-        fa_version=impl.vllm_flash_attn_version,
-        q_descale=None if query_scale is None else query_scale[: tree.requests],
-        k_descale=key_scale[: tree.requests],
-        v_descale=value_scale[: tree.requests],
-        num_splits=metadata.max_num_splits,
-    )
-    if tree.short is not None:
-        lens, runs, keys = tree.short
-        short_tree_attention(
-            out,
-            query[:rows],
-            key_cache,
-            value_cache,
-            tree.row_starts,
-            tree.ancestors,
-            tree.depths,
-            metadata.slot_mapping,
-            metadata.block_table,
-            lens,
-            runs,
-            max_rows=tree.max_rows,
-            scale=impl.scale,
-            keys=keys,
-        )
-    fp8_cache = key_cache.dtype.itemsize == 1
-    tree_attention(
-        out,
-        lse,
-        query[:rows],
-        key_cache,
-        value_cache,
-        tree.row_starts,
-        tree.ancestors,
-        max_rows=tree.max_rows,
-        root_in_context=True,
-        done=None if tree.short is None else tree.short[0],
-        scale=impl.scale,
-        slot_mapping=metadata.slot_mapping,
-        query_scale=layer._q_scale if quantized else None,
-        key_scale=layer._k_scale if fp8_cache else None,
-        value_scale=layer._v_scale if fp8_cache else None,
-    )
+    if tree.sequences is not None:
+        _rows_alone(tree.sequences, impl, query[:rows], key_cache, value_cache, out)
+    else:
+        _in_two_parts(tree, impl, metadata, query[:rows], key_cache, value_cache, out, scales, layer)
     if tree.rest_row_starts is None:
         return
+    query_scale, key_scale, value_scale = scales
     requests = tree.requests
     flash_attn_varlen_func(
         q=query[rows : metadata.num_actual_tokens],
@@ -227,4 +227,82 @@ def forward(
         k_descale=key_scale[requests:],
         v_descale=value_scale[requests:],
         num_splits=0,
+    )
+
+
+def _rows_alone(
+    sequences: Sequences, impl: Any, query: Tensor, key_cache: Tensor, value_cache: Tensor, out: Tensor
+) -> None:
+    """Every row is a sequence of one query over pages of one key each."""
+    from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func
+
+    flash_attn_varlen_func(
+        q=query,
+        k=pages(key_cache)[0],
+        v=pages(value_cache)[0],
+        out=out,
+        cu_seqlens_q=sequences.starts,
+        max_seqlen_q=1,
+        seqused_k=sequences.lens,
+        max_seqlen_k=sequences.table.shape[1],
+        softmax_scale=impl.scale,
+        causal=False,
+        block_table=sequences.table,
+        scheduler_metadata=sequences.schedule,
+        fa_version=impl.vllm_flash_attn_version,
+        num_splits=sequences.splits,
+    )
+
+
+def _in_two_parts(
+    tree: TreeMetadata,
+    impl: Any,
+    metadata: Any,
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    out: Tensor,
+    scales: tuple[Tensor | None, Tensor, Tensor],
+    layer: Any,
+) -> None:
+    from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func
+
+    quantized = query.dtype.itemsize == 1
+    query_scale, key_scale, value_scale = scales
+    _, lse = flash_attn_varlen_func(
+        q=query,
+        k=key_cache,
+        v=value_cache,
+        out=out,
+        cu_seqlens_q=tree.row_starts,
+        max_seqlen_q=tree.max_rows,
+        seqused_k=tree.context_lens,
+        max_seqlen_k=metadata.max_seq_len,
+        softmax_scale=impl.scale,
+        causal=False,
+        block_table=metadata.block_table[: tree.requests],
+        return_softmax_lse=True,
+        scheduler_metadata=metadata.scheduler_metadata,
+        fa_version=impl.vllm_flash_attn_version,
+        q_descale=None if query_scale is None else query_scale[: tree.requests],
+        k_descale=key_scale[: tree.requests],
+        v_descale=value_scale[: tree.requests],
+        num_splits=metadata.max_num_splits,
+    )
+    fp8_cache = key_cache.dtype.itemsize == 1
+    tree_attention(
+        out,
+        lse,
+        query,
+        key_cache,
+        value_cache,
+        tree.row_starts,
+        tree.ancestors,
+        max_rows=tree.max_rows,
+        root_in_context=True,
+        scale=impl.scale,
+        slot_mapping=metadata.slot_mapping,
+        query_scale=layer._q_scale if quantized else None,
+        key_scale=layer._k_scale if fp8_cache else None,
+        value_scale=layer._v_scale if fp8_cache else None,
     )

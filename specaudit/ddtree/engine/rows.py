@@ -15,12 +15,10 @@ from .state import TreeState
 
 
 # The batch's size is no reason to compile again: a server would stall in the middle of its work.
-@triton.jit(do_not_specialize=["requests", "tree_requests", "most_runs"])
+@triton.jit(do_not_specialize=["requests", "tree_requests"])
 def _prepare_kernel(
     Positions,
     ContextLens,
-    ShortLens,
-    ShortRuns,
     Slots,
     RowStarts,
     NumComputed,
@@ -41,16 +39,10 @@ def _prepare_kernel(
     requests,
     tree_requests,
     R,
-    longest,
-    horizon,
-    factor,
-    most_runs,
     W: tl.constexpr,
     BLOCK: tl.constexpr,
     WORDS: tl.constexpr,
     BY_SLOT: tl.constexpr,
-    REQUESTS: tl.constexpr,
-    KEYS: tl.constexpr,
 ):
     b = tl.program_id(0)
     row = tl.arange(0, BLOCK)
@@ -78,22 +70,7 @@ def _prepare_kernel(
                 if slot >= 0:
                     count = tl.minimum(tl.load(FromRows + slot), length)
     # The root is in every row's sight, so the context part takes it along.
-    keys = context + (b < tree_requests).to(tl.int32)
-    short = (keys > 0) & (keys <= longest)
-    tl.store(ContextLens + b, tl.where(short, 0, keys))
-    tl.store(ShortLens + b, tl.where(short, keys, 0))
-    if short:
-        other = tl.arange(0, REQUESTS)
-        inside_batch = other < tree_requests
-        at = other.to(tl.int64)
-        if BY_SLOT:
-            at = tl.load(Slots + other, mask=inside_batch, other=0).to(tl.int64)
-        computed = tl.load(NumComputed + at, mask=inside_batch, other=0)
-        blocks = tl.sum(tl.where(inside_batch, tl.cdiv(computed + 1 + horizon, KEYS), 0), 0)
-        share = tl.maximum(tl.ceil(blocks.to(tl.float32) * factor).to(tl.int32), 1)
-        own = tl.cdiv(keys + horizon, KEYS)
-        runs = tl.maximum(tl.minimum(tl.cdiv(own, share), most_runs), 1)
-        tl.store(ShortRuns + b, tl.cdiv(own, runs))
+    tl.store(ContextLens + b, context + (b < tree_requests).to(tl.int32))
     tl.store(ToRows + b, count)
     used = inside & (row < count)
     taken = used & ~chain
@@ -138,14 +115,11 @@ def prepare(
     (-1: was not in it, has no tree) and num_computed [B] is in batch order. The first `tree_requests` requests are
     trees; the others become a root alone. Padded requests up to S become inert.
     """
-    order = state.order
     source, batch = state.slots, state.batch
     words = batch.ancestors.shape[2]
     _prepare_kernel[(batch.batch,)](
         positions,
         state.context_lens,
-        state.short_lens,
-        state.short_runs,
         slots,
         row_starts,
         num_computed,
@@ -165,16 +139,10 @@ def prepare(
         slots.shape[0],
         tree_requests,
         1 + state.nodes,
-        order.longest if order else 0,
-        state.horizon,
-        order.factor if order else 0.0,
-        order.runs if order and tree_requests <= order.requests else 1,
         W=words,
         BLOCK=triton.next_power_of_2(1 + state.nodes),
         WORDS=triton.next_power_of_2(words),
         BY_SLOT=prefill_lens is not None,
-        REQUESTS=triton.next_power_of_2(batch.batch),
-        KEYS=order.keys if order else 1,
     )
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 KEY = "ddtree"
+EXACT_MODEL_LEN = 4096
 V1_MAX_BUDGET = 127  # its kernels expand a request to at most 128 rows
-CONFIG_NAMES = ("budget", "max_batch", "chain_max_batch", "spine", "depth_bonus", "horizon")
+CONFIG_NAMES = ("budget", "max_batch", "chain_max_batch", "spine", "depth_bonus", "exact", "horizon")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,9 @@ class Settings:
 
     budget: N, nodes of a tree (1 to 512). max_batch: the largest number of running requests that get trees; above it
     the stock chain of K tokens runs, above chain_max_batch nothing is drafted (0: no limit). spine: nodes of the greedy
-    chain that every tree keeps. depth_bonus: added to a node's log-probability per level. horizon: K, filled in by
-    `install`.
+    chain that every tree keeps. depth_bonus: added to a node's log-probability per level. exact: attention rounds as
+    the chain's does, so that outputs are equal to the last bit (engine/exact.py); None: where that costs little, for
+    contexts of up to EXACT_MODEL_LEN tokens. horizon: K, filled in by `install`.
     """
 
     budget: int
@@ -26,6 +28,7 @@ class Settings:
     chain_max_batch: int = 0
     spine: int = 0
     depth_bonus: float = 0.0
+    exact: bool | None = None
     horizon: int = 0
 
     @property
@@ -61,12 +64,16 @@ def read(vllm_config: Any) -> Settings | None:
     budget = int(section.get("budget", 16))
     if not 1 <= budget <= 512:
         raise ValueError(f"ddtree: budget must be 1 to 512 nodes, got {budget}")
+    exact = section.get("exact")
+    if exact not in (None, True, False):
+        raise ValueError(f"ddtree: exact must be true or false, got {exact!r}")
     return Settings(
         budget=budget,
         max_batch=int(section.get("max_batch", 0)) or default_max_batch(budget),
         chain_max_batch=int(section.get("chain_max_batch", 0)),
         spine=int(section.get("spine", 0)),
         depth_bonus=float(section.get("depth_bonus", 0.0)),
+        exact=exact,
         horizon=int(section.get("horizon", 0)),
     )
 

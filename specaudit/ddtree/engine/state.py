@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..layout import Tree, Walk
+from .exact import Exact
 from .settings import Settings
 
 VOID, CHAIN, TREE = 0, 1, 2
@@ -31,21 +32,6 @@ class Step:
     tree: bool
 
 
-@dataclass(frozen=True, slots=True)
-class KeyOrder:
-    """How FlashAttention 3 would go through a chain's keys: short contexts are attended to in that order.
-
-    longest: keys of the context part, root included, up to which a context is short. keys: of a block. factor: see
-    short_attention.share_factor. runs: most runs that blocks are divided into; requests: in batches of so many.
-    """
-
-    longest: int
-    keys: int
-    factor: float
-    runs: int
-    requests: int
-
-
 class TreeState:
     """All device and host state that the hooks share; made by the speculator, one per engine process."""
 
@@ -61,10 +47,9 @@ class TreeState:
         self.walk = Walk.empty(slots, self.batch.max_depth, device, token_dtype=torch.int64)
         # keys of the context part of attention: the tokens before the root, and the root
         self.context_lens = torch.zeros(slots, dtype=torch.int32, device=device)
-        # in batch order: the same of requests with a short context, whose context part is empty then; blocks of a run
-        self.order: KeyOrder | None = None
-        self.short_lens = torch.zeros(slots, dtype=torch.int32, device=device)
-        self.short_runs = torch.ones(slots, dtype=torch.int32, device=device)
+        self.exact: Exact | None = None  # where rows are attended to as a chain's are, one by one
+        self.unit = 0  # pages of one key from a KV block to the next
+        self.block_size = 0
         # by slot; 0: chain-shaped
         self.budgets = torch.full((slots,), settings.budget, dtype=torch.int32, device=device)
         self.kinds = np.zeros(slots, dtype=np.int8)  # what each slot's drafts are: VOID, CHAIN or TREE

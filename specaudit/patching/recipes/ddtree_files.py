@@ -62,9 +62,9 @@ def edit_attention(work: Workspace) -> None:
 
             ddtree = plan(ddtree, common_attn_metadata)
         if ddtree is not None:
-            # The context part is scheduled; behind trees, the rest of a mixed batch is not.
-            aot_schedule = aot_schedule and ddtree.whole
-            if ddtree.whole:
+            # A context part is scheduled; behind trees, the rest of a mixed batch is not.
+            aot_schedule = aot_schedule and ddtree.scheduled
+            if ddtree.scheduled:
                 seq_lens, causal = ddtree.context_lens, False
         """,
     )
