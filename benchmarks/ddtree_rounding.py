@@ -24,7 +24,9 @@ from torch import Tensor
 from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func, get_scheduler_metadata
 
 from specaudit.ddtree import attention
-from specaudit.ddtree.engine.exact import Exact, Sequences, flash_blocks, order_of, pages
+from specaudit.ddtree.engine.exact import Exact, Sequences, pages
+from specaudit.ddtree.engine.exact_setup import schedule_layout
+from specaudit.ddtree.engine.schedule import RUNS, flash_blocks, order_of, rounded
 from specaudit.ddtree.layout import pack_bits
 
 BLOCK, HORIZON, SPLITS, LAYERS, LONGEST = 16, 15, 32, 36, 2048
@@ -66,10 +68,23 @@ class Case:
         assert blocks is not None
         order = order_of(blocks, self.kv_heads, packed, multiprocessors, SPLITS, 32)
         total = self.batch * self.rows
-        self.exact = Exact(order, total, LONGEST, HORIZON, CUDA)
+        builder = SimpleNamespace(
+            num_heads_q=self.heads, num_heads_kv=self.kv_heads, headdim=self.size, kv_cache_dtype=torch.bfloat16
+        )
+        layout = schedule_layout(
+            builder, order_of(blocks, self.kv_heads, self.heads // self.kv_heads, multiprocessors, 0, 0), CUDA
+        )
+        assert layout is not None
+        self.layout = layout
+        self.exact = Exact(order, layout, total, LONGEST, HORIZON, CUDA)
         self.tree_links = SimpleNamespace(depths=self.depths, ancestors=self.ancestors, batch=self.batch)
         self.unit = pages(self.caches[0][0])[1]
         self.sequences = self.prepare()
+
+    def runs(self) -> int:
+        """Of the first row."""
+        roles = self.layout.of(self.sequences.splits)
+        return int(self.sequences.schedule[roles.index(RUNS) * rounded(self.batch * self.rows)]) if RUNS in roles else 1
 
     def prepare(self) -> Sequences:
         total, lens = self.batch * self.rows, self.full(self.context + 1)
@@ -187,7 +202,7 @@ def bits() -> Figures:
                     "exact": share(case.alone(0), chain),
                     "merged": share(merged, chain),
                     "chain of 14": share(shorter, without_last),
-                    "runs": int(case.sequences.schedule[0]),
+                    "runs": case.runs(),
                 }
                 label = f"{name}, B={batch}, context {context}"
                 print(f"{label:<44}" + "  ".join(f"{k} {v:.5g}" for k, v in figure.items()), flush=True)

@@ -20,12 +20,24 @@ def engine_kernels() -> list[Kernel]:
     compacted |= pointers("*i32", "OutStarts OutRejected InStarts Accepted NumAccepted")
     sequences = pointers("*i32", "Table Lens Schedule RowStarts ContextLens Depths Words BlockTable")
     sequences |= pointers("*i64", "Slots") | {"factor": "fp32"}
-    sequences |= integers("requests aligned_rows block_row unit horizon most_runs width")
+    sequences |= integers("requests aligned_rows block_row unit horizon most_runs width packed_rows")
     return [
         Kernel(
             exact._sequences_kernel,
             sequences,
-            {"R": 65, "W": 3, "BLOCK_SIZE": 16, "KEYS": 192, "REQUESTS": 32, "ROWS": 128, "CHUNK": exact.CHUNK},
+            {
+                "R": 65,
+                "W": 3,
+                "BLOCK_SIZE": 16,
+                "KEYS": 192,
+                "REQUESTS": 32,
+                "BLOCK_R": 128,
+                "CHUNK": exact.CHUNK,
+                "ROWS_AT": 0,
+                "RUNS_AT": 1,
+                "ORDER_AT": -1,
+                "VECTORS": 2,
+            },
             4,
         ),
         *(

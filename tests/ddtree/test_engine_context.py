@@ -13,8 +13,9 @@ import torch
 
 from specaudit.ddtree import reference
 from specaudit.ddtree.engine.context import attach, forward, plan
-from specaudit.ddtree.engine.exact import Exact, Order
+from specaudit.ddtree.engine.exact import Exact
 from specaudit.ddtree.engine.rows import prepare, scatter
+from specaudit.ddtree.engine.schedule import ROWS, RUNS, Layout, Order
 from specaudit.ddtree.engine.settings import Settings
 from specaudit.ddtree.engine.state import Step, TreeState
 from specaudit.ddtree.layout import Tree, unpack_bits
@@ -87,7 +88,7 @@ def test_every_row_sees_its_context_and_its_ancestors(
 
     state, trees, requests = state_of_trees(device), 2, len(lengths)
     if exact:
-        state.exact = Exact(Order(8, 0.1, 4, 4), 4 * (1 + NODES), 32, HORIZON, device)
+        state.exact = Exact(Order(8, 0.1, 4, 4), Layout((ROWS, RUNS), (ROWS,), 2), 4 * (1 + NODES), 32, HORIZON, device)
         state.unit = state.block_size = BLOCK
     batch = common(lengths, device)
     contexts = [5, 9, 6, 3][:requests]

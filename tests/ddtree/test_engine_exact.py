@@ -10,24 +10,28 @@ import torch
 from torch import Tensor
 
 from specaudit.ddtree import reference
-from specaudit.ddtree.engine import context
+from specaudit.ddtree.engine import exact_setup
 from specaudit.ddtree.engine.context import attach
-from specaudit.ddtree.engine.exact import (
+from specaudit.ddtree.engine.exact import Exact, pages
+from specaudit.ddtree.engine.schedule import (
+    ORDER,
+    ROWS,
+    RUNS,
     Blocks,
-    Exact,
+    Layout,
     Order,
+    expected_runs,
     flash_blocks,
+    layout_of,
     order_of,
-    pages,
     rounded,
-    schedule_is_as_written,
-    schedule_size,
 )
 from specaudit.ddtree.engine.settings import EXACT_MODEL_LEN, Settings
 from specaudit.ddtree.engine.state import TreeState
 from specaudit.ddtree.layout import Tree
 
 NODES, HORIZON, BLOCK = 40, 5, 4  # 41 rows: two ancestor words
+LAYOUT = Layout((ROWS, RUNS), (ROWS,), 2)  # of vLLM 0.20.1
 
 
 def trees(requests: int, device: torch.device) -> Tree:
@@ -48,12 +52,13 @@ def path(tree: Tree, b: int, row: int) -> list[int]:
 
 @pytest.mark.parametrize("unit", [BLOCK, 3 * BLOCK])
 @pytest.mark.parametrize(("lengths", "padded"), [([41, 8, 1], 50), ([41, 41, 41, 41], 164), ([3, 2], 8)])
+@pytest.mark.parametrize("layout", [LAYOUT, Layout((RUNS, ROWS, ORDER), (RUNS, ROWS, ORDER), 1)])
 def test_every_row_gets_its_context_and_its_ancestors_in_order(
-    lengths: list[int], padded: int, unit: int, device: torch.device
+    lengths: list[int], padded: int, unit: int, layout: Layout, device: torch.device
 ) -> None:
     requests = len(lengths)
     tree = trees(4, device)
-    exact = Exact(Order(8, 0.5, 4, 4), 164, 700, HORIZON, device)
+    exact = Exact(Order(8, 0.5, 4, 4), layout, 164, 700, HORIZON, device)
     exact.table.fill_(-1)
     contexts = [9, 601, 1, 30][:requests]  # the root counted in
     starts = torch.tensor([0, *lengths]).cumsum(0).int().to(device)
@@ -75,15 +80,18 @@ def test_every_row_gets_its_context_and_its_ancestors_in_order(
             assert made.table[first + row, : len(expected)].tolist() == expected
         first += length
     assert made.lens[first:].tolist() == [0] * (padded - first)
-    aligned = rounded(padded)
-    assert made.schedule[aligned : aligned + padded].tolist() == [1] * padded
-    assert made.schedule[2 * aligned : 2 * aligned + padded].tolist() == list(range(padded))
+    aligned, roles = rounded(padded), layout.of(made.splits)
+    assert len(made.schedule) == len(roles) * aligned + 1
+    vectors = {role: made.schedule[i * aligned :][:padded].tolist() for i, role in enumerate(roles)}
+    assert vectors[ROWS] == [layout.value] * padded
+    assert vectors.get(ORDER, list(range(padded))) == list(range(padded))
+    assert min(vectors.get(RUNS, [1])) >= 1
     assert made.schedule[-1] == 0
 
 
 def divided(order: Order, contexts: list[int], device: torch.device, depth: int = 0) -> list[int]:
     """Runs of the root's row of each request, or of a row of that depth."""
-    exact = Exact(order, 400, 2000, HORIZON, device)
+    exact = Exact(order, LAYOUT, 400, 2000, HORIZON, device)
     tree = trees(4, device)
     requests = len(contexts)
     tree.depths[:, 0] = depth
@@ -91,7 +99,11 @@ def divided(order: Order, contexts: list[int], device: torch.device, depth: int 
     table = torch.zeros(requests, 600, dtype=torch.int32, device=device)
     slots = torch.zeros(requests, dtype=torch.int64, device=device)
     lens = torch.tensor(contexts, dtype=torch.int32, device=device)
-    return exact.prepare(tree, lens, starts, requests, table, slots, BLOCK, BLOCK).schedule[:requests].tolist()
+    made = exact.prepare(tree, lens, starts, requests, table, slots, BLOCK, BLOCK)
+    if made.splits == 1:
+        assert len(made.schedule) == rounded(requests) + 1
+        return [1] * requests
+    return made.schedule[rounded(requests) :][:requests].tolist()
 
 
 @pytest.mark.parametrize(
@@ -139,8 +151,9 @@ def test_blocks_are_flash_attention_3s(head_size: int, packed_rows: int, expecte
 
 
 def test_room_for_runs_is_what_a_batch_can_have() -> None:
-    exact = Exact(Order(128, 0.25, 32, 8), 8, 2048, HORIZON, torch.device("cpu"))
-    assert [exact.splits(n) for n in (1, 4, 5, 8, 9)] == [16, 16, 8, 8, 1]
+    exact = Exact(Order(128, 0.25, 32, 8), LAYOUT, 8, 2048, HORIZON, torch.device("cpu"))
+    assert [exact.splits(n, 17 * n) for n in (1, 4, 5, 8, 9)] == [16, 16, 8, 8, 1]
+    assert exact.splits(8, 993) == 1  # the library gives more sequences no runs of their own
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
@@ -160,12 +173,36 @@ def test_pages_of_one_key_are_the_caches_keys(layout: str) -> None:
         ))  # fmt: skip
 
 
-def test_a_schedule_of_another_layout_is_noticed() -> None:
-    good = torch.zeros(schedule_size(5), dtype=torch.int32)
-    good[:5], good[8:13], good[16:21] = 1, 1, torch.tensor([4, 2, 0, 1, 3])
-    assert schedule_is_as_written(good, 5)
-    assert not schedule_is_as_written(torch.cat([good, good[:8]]), 5)
-    assert not schedule_is_as_written(good.roll(8), 5)
+def schedule(*vectors: list[int]) -> Tensor:
+    return torch.tensor([x for vector in vectors for x in [*vector, 0, 0, 0]] + [0], dtype=torch.int32)
+
+
+def test_a_schedules_layout_is_read_off_the_librarys_own() -> None:
+    runs, rows, order = [1, 2, 1, 1, 1], [2] * 5, [1, 0, 2, 3, 4]
+    assert layout_of(schedule(rows, runs), schedule(rows), runs) == LAYOUT
+    ordered = layout_of(schedule(rows, [2, 1, 1, 1, 1], order), schedule(rows, order), runs)
+    assert ordered == Layout((ROWS, RUNS, ORDER), (ROWS, ORDER), 2)
+    same = schedule([1] * 5, [1] * 5, order)
+    assert layout_of(schedule(runs, [1] * 5, order), same, runs) == Layout((RUNS, ROWS, ORDER), (RUNS, ROWS, ORDER), 1)
+
+
+@pytest.mark.parametrize(
+    ("divided", "whole"),
+    [
+        (schedule([2] * 5, [1, 3, 1, 1, 1]), schedule([2] * 5)),  # other runs than expected: other blocks of keys
+        (schedule([2] * 5, [1, 2, 1, 1, 1], [7] * 5), schedule([2] * 5)),
+        (schedule([2] * 5, [1, 2, 1, 1, 1]), schedule([3] * 5)),
+        (schedule([2] * 5, [1, 2, 1, 1, 1])[:-2], schedule([2] * 5)),
+        (schedule([1, 2, 1, 1, 1]), schedule([1] * 5)),
+    ],
+)
+def test_a_schedule_of_another_layout_is_noticed(divided: Tensor, whole: Tensor) -> None:
+    assert layout_of(divided, whole, [1, 2, 1, 1, 1]) is None
+
+
+def test_runs_of_the_librarys_own_schedule() -> None:
+    assert expected_runs(Order(192, 1.1 * 4 / 132, 0, 0), [100, 384, 100, 100, 100], 4) == [1, 2, 1, 1, 1]
+    assert expected_runs(Order(128, 1.1 * 32 / 132, 0, 0), [100, 256, 100, 100, 100], 4) == [1, 1, 1, 1, 1]
 
 
 LAYER = {
@@ -184,7 +221,7 @@ def attached(
     **changed: Any,
 ) -> Exact | None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
-    monkeypatch.setattr(context, "_schedule_known", lambda *_: known)
+    monkeypatch.setattr(exact_setup, "schedule_layout", lambda *_: LAYOUT if known else None)
     plain = {"sliding_window": (-1, -1), "alibi_slopes": None, "logits_soft_cap": 0, "sinks": None}
     caches = caches or (torch.zeros(2, 6, 16, 8, 128),)
     layers = {
@@ -219,7 +256,7 @@ def test_exact_where_contexts_are_short_or_where_it_is_asked_for(monkeypatch: py
         ({"version": 2}, "FlashAttention 3"),
         ({"kv_cache_dtype": torch.float8_e4m3fn}, "bf16 or fp16"),
         ({"headdim": 80}, "heads of 128"),
-        ({"known": False}, "the schedule of FlashAttention 3"),
+        ({"known": False}, "a schedule of FlashAttention 3"),
         ({"caches": (torch.zeros(2, 6, 16, 8, 128), torch.zeros(2, 6, 32, 8, 128))}, "one layout"),
     ],
 )

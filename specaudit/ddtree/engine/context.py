@@ -12,13 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..attention import tree_attention
-from .commit import cache_views
-from .exact import Exact, Sequences, flash_blocks, order_of, pages, schedule_is_as_written
-from .settings import EXACT_MODEL_LEN
+from .exact import Sequences, pages
+from .exact_setup import exact_for
 from .state import Step, TreeState
 
 
@@ -62,65 +60,7 @@ def attach(attn_groups: list[list[Any]], layers: dict[str, Any], draft_layers: s
         for builder in group.metadata_builders:
             builder.ddtree = state
         found.append((group, targets))
-    state.exact = _exact(state, found, layers)
-
-
-def _exact(state: TreeState, groups: list[tuple[Any, list[str]]], layers: dict[str, Any]) -> Exact | None:
-    """Raises ValueError: it was asked for and is not possible, with the reason."""
-    wanted = state.settings.exact
-    if wanted is False or not groups:
-        return None
-    (group, names), *others = groups
-    builder, impl = group.metadata_builders[0], layers[names[0]].impl
-    longest = builder.model_config.max_model_len
-    if wanted is None and longest > EXACT_MODEL_LEN:
-        return None
-    heads = builder.num_heads_kv
-    packed = (1 + state.horizon) * (builder.num_heads_q // heads)
-    blocks = flash_blocks(builder.headdim, packed)
-    views = [view for name in names for view in cache_views(layers[name].kv_cache)]
-    strides = {(view.stride(0) / view.stride(1), view.shape[1]) for view in views}
-    for missing, what in (
-        (impl.vllm_flash_attn_version != 3, "FlashAttention 3 (an NVIDIA Hopper GPU)"),
-        (builder.kv_cache_dtype not in (torch.bfloat16, torch.float16), "a KV cache in bf16 or fp16"),
-        (blocks is None, "heads of 128, or of 64 with few query heads"),
-        (bool(others), "one KV cache group"),
-        (len(strides) != 1 or not next(iter(strides))[0].is_integer(), "one layout of all KV caches"),
-        (not _schedule_known(builder, state.walk.accepted.device), "the schedule of FlashAttention 3 that it knows"),
-    ):
-        if missing:
-            if wanted:
-                raise ValueError(f"ddtree: exact needs {what}: leave it out")
-            return None
-    assert blocks is not None
-    requests = (builder.max_cudagraph_size or 0) // (1 + state.horizon) if builder.max_num_splits else 0
-    multiprocessors = torch.cuda.get_device_properties(state.walk.accepted.device).multi_processor_count
-    order = order_of(blocks, heads, packed, multiprocessors, builder.max_num_splits, requests)
-    unit, size = next(iter(strides))
-    state.unit, state.block_size = int(unit), size
-    capacity = min(state.batch.batch, state.settings.max_batch) * (1 + state.nodes)
-    return Exact(order, capacity, longest, state.horizon, state.walk.accepted.device)
-
-
-def _schedule_known(builder: Any, device: torch.device, rows: int = 5) -> bool:
-    from vllm.v1.attention.backends.fa_utils import get_scheduler_metadata
-
-    made = get_scheduler_metadata(
-        batch_size=rows,
-        max_seqlen_q=1,
-        max_seqlen_k=100,
-        num_heads_q=builder.num_heads_q,
-        num_heads_kv=builder.num_heads_kv,
-        headdim=builder.headdim,
-        cache_seqlens=torch.full((rows,), 100, dtype=torch.int32, device=device),
-        qkv_dtype=builder.kv_cache_dtype,
-        cu_seqlens_q=torch.arange(rows + 1, dtype=torch.int32, device=device),
-        page_size=1,
-        causal=False,
-        window_size=(-1, -1),
-        num_splits=2,
-    )
-    return schedule_is_as_written(made, rows)
+    state.exact = exact_for(state, found, layers)
 
 
 def _check(name: str, impl: Any) -> None:

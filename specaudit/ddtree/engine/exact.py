@@ -5,9 +5,8 @@ Two correct attention kernels round differently, and in bf16 that changes output
 chain's own kernel computes each row over the keys that a chain ending in it has, in the same order: its context, its
 ancestors, itself. What a row sees is a block table of pages of one key each, so nothing is copied.
 
-FlashAttention 3 takes keys in blocks (hopper/tile_size.h) and divides the blocks of a request into runs, computed apart
-and merged, by how full the GPU is (hopper/flash_prepare_scheduler.cu). A batch of rows fills it more than the chain's
-batch of requests, so the schedule is written here: as many runs as the chain's call would have.
+A batch of rows fills the GPU more than the chain's batch of requests, and FlashAttention 3 would divide the keys of a
+request into fewer runs, so the schedule is written here: as many runs as the chain's call would have (schedule.py).
 
 Every row reads its whole context, so the cost grows with nodes x context; see Settings.exact for where that is used.
 """
@@ -15,7 +14,6 @@ Every row reads its whole context, so the cost grows with nodes x context; see S
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -24,65 +22,29 @@ import triton.language as tl
 from torch import Tensor
 
 from ..layout import Tree
+from .schedule import ORDER, ROWS, RUNS, Layout, Order, rounded
 
-MARGIN = 1.1  # of flash_prepare_scheduler.cu: blocks per multiprocessor are counted a little high
 CHUNK = 512
-
-
-class Blocks(NamedTuple):
-    """How FlashAttention 3 cuts a call over a paged cache: packed query rows, keys."""
-
-    rows: int
-    keys: int
-
-
-def flash_blocks(head_size: int, packed_rows: int) -> Blocks | None:
-    """Blocks of a chain's causal call in bf16 or fp16, None where those of a single row are others.
-
-    packed_rows: rows of a request times query heads of a KV head. Few rows get one warp group.
-    """
-    if head_size == 64 and packed_rows <= 64:
-        return Blocks(64, 192)
-    if head_size == 128:
-        return Blocks(64 if packed_rows <= 64 else 128, 128)
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """How a chain's call goes through keys.
-
-    keys: of a block. factor: blocks per multiprocessor for each block in the batch. most_runs: per request, in batches
-    of up to `requests` requests (larger ones are not captured, and not divided).
-    """
-
-    keys: int
-    factor: float
-    most_runs: int
-    requests: int
-
-
-def order_of(blocks: Blocks, kv_heads: int, packed_rows: int, multiprocessors: int, runs: int, requests: int) -> Order:
-    """The order of chains with that many packed rows."""
-    factor = math.ceil(packed_rows / blocks.rows) * MARGIN * kv_heads / multiprocessors
-    return Order(blocks.keys, factor, runs, requests)
+MOST_DIVIDED = 992  # sequences of a call that can have runs of their own number
 
 
 class Exact:
     """The sequences of a step's tree rows, in buffers of fixed addresses that captured graphs read."""
 
-    def __init__(self, order: Order, capacity: int, max_model_len: int, horizon: int, device: torch.device) -> None:
+    def __init__(
+        self, order: Order, layout: Layout, capacity: int, max_model_len: int, horizon: int, device: torch.device
+    ) -> None:
         """capacity: tree rows of the largest step. A step of more rows goes without."""
-        self.order, self.capacity, self.horizon = order, capacity, horizon
+        self.order, self.layout, self.capacity, self.horizon = order, layout, capacity, horizon
         self.table = torch.zeros(capacity, -(-max_model_len // 16) * 16, dtype=torch.int32, device=device)
         self.lens = torch.zeros(capacity, dtype=torch.int32, device=device)
         self.starts = torch.arange(capacity + 1, dtype=torch.int32, device=device)
-        self.schedule = torch.zeros(schedule_size(capacity), dtype=torch.int32, device=device)
+        self.schedule = torch.zeros(4 * rounded(capacity) + 1, dtype=torch.int32, device=device)
 
-    def splits(self, requests: int) -> int:
+    def splits(self, requests: int, rows: int) -> int:
         """Most runs that a request of such a batch can have: what the call makes room for."""
         order = self.order
-        if requests > order.requests:
+        if requests > order.requests or rows > MOST_DIVIDED:
             return 1
         blocks = -(-self.table.shape[1] // order.keys)
         return max(1, min(order.most_runs, -(-blocks // max(1, math.ceil(requests * order.factor)))))
@@ -108,7 +70,9 @@ class Exact:
             block_table: [B, blocks] int32; slots: [>= rows] int64, the KV slot of every row.
             unit: pages of one key from a block to the next.
         """
-        requests, splits = row_starts.shape[0] - 1, self.splits(row_starts.shape[0] - 1)
+        requests = row_starts.shape[0] - 1
+        splits = self.splits(requests, rows)
+        roles = self.layout.of(splits)
         width = self.table.shape[1]
         words = tree.ancestors.shape[2]
         _sequences_kernel[(rows, 1 + triton.cdiv(width, CHUNK))](
@@ -129,19 +93,24 @@ class Exact:
             self.order.factor,
             splits,
             width,
+            self.layout.value,
+            ROWS_AT=roles.index(ROWS),
+            RUNS_AT=roles.index(RUNS) if RUNS in roles else -1,
+            ORDER_AT=roles.index(ORDER) if ORDER in roles else -1,
+            VECTORS=len(roles),
             R=tree.depths.shape[1],
             W=words,
             BLOCK_SIZE=block_size,
             KEYS=self.order.keys,
             REQUESTS=triton.next_power_of_2(tree.batch),
-            ROWS=triton.next_power_of_2(tree.depths.shape[1]),
+            BLOCK_R=triton.next_power_of_2(tree.depths.shape[1]),
             CHUNK=CHUNK,
         )
         return Sequences(
             self.table[:rows],
             self.lens[:rows],
             self.starts[: rows + 1],
-            self.schedule[: schedule_size(rows)],
+            self.schedule[: self.layout.size(rows, splits)],
             splits,
         )
 
@@ -154,15 +123,6 @@ class Sequences(NamedTuple):
     starts: Tensor
     schedule: Tensor
     splits: int
-
-
-def rounded(rows: int) -> int:
-    return -(-rows // 4) * 4
-
-
-def schedule_size(rows: int) -> int:
-    """Runs, query blocks and order of the sequences, each aligned to four, and a counter (hopper/flash_api.cpp)."""
-    return 3 * rounded(rows) + 1
 
 
 def pages(cache: Tensor) -> tuple[Tensor, int]:
@@ -179,17 +139,8 @@ def pages(cache: Tensor) -> tuple[Tensor, int]:
     return cache.as_strided((count, 1, *cache.shape[2:]), (position, position, head, 1)), unit
 
 
-def schedule_is_as_written(made: Tensor, rows: int) -> bool:
-    """Whether the library's own schedule for `rows` short sequences of equal length has the layout that is written
-    here: a newer one may not."""
-    if made.numel() != schedule_size(rows):
-        return False
-    first, third = made[: 3 * rounded(rows)].view(3, -1)[:2, :rows], made[2 * rounded(rows) :][:rows]
-    return bool((first == 1).all()) and sorted(third.tolist()) == list(range(rows))
-
-
 # The batch's size is no reason to compile again: a server would stall in the middle of its work.
-@triton.jit(do_not_specialize=["requests", "aligned_rows", "block_row", "unit", "most_runs", "width"])
+@triton.jit(do_not_specialize=["requests", "aligned_rows", "block_row", "unit", "most_runs", "width", "packed_rows"])
 def _sequences_kernel(
     Table,
     Lens,
@@ -208,12 +159,17 @@ def _sequences_kernel(
     factor,
     most_runs,
     width,
+    packed_rows,
+    ROWS_AT: tl.constexpr,
+    RUNS_AT: tl.constexpr,
+    ORDER_AT: tl.constexpr,
+    VECTORS: tl.constexpr,
     R: tl.constexpr,
     W: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     KEYS: tl.constexpr,
     REQUESTS: tl.constexpr,
-    ROWS: tl.constexpr,
+    BLOCK_R: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     """Program (row, part): part 0 is the row's length, its schedule and its ancestors, the others its context."""
@@ -242,14 +198,20 @@ def _sequences_kernel(
         share = tl.maximum(tl.ceil(blocks.to(tl.float32) * factor).to(tl.int32), 1)
         own = tl.cdiv(context + horizon, KEYS)  # the chain's, of this request
         runs = tl.maximum(tl.minimum(tl.cdiv(own, share), most_runs), 1)
-        tl.store(Schedule + t, tl.maximum(tl.cdiv(tl.cdiv(length, KEYS), tl.maximum(tl.cdiv(own, runs), 1)), 1))
-        tl.store(Schedule + aligned_rows + t, 1)
-        tl.store(Schedule + 2 * aligned_rows + t, t)
+        if RUNS_AT >= 0:
+            blocks_of_a_run = tl.maximum(tl.cdiv(own, runs), 1)
+            tl.store(
+                Schedule + RUNS_AT * aligned_rows + t,
+                tl.maximum(tl.cdiv(tl.cdiv(length, KEYS), blocks_of_a_run), 1),
+            )
+        tl.store(Schedule + ROWS_AT * aligned_rows + t, packed_rows)
+        if ORDER_AT >= 0:
+            tl.store(Schedule + ORDER_AT * aligned_rows + t, t)
         if t == 0:
-            tl.store(Schedule + 3 * aligned_rows, 0)
+            tl.store(Schedule + VECTORS * aligned_rows, 0)
 
         # the ancestor at each depth, the row itself the last of them
-        node = tl.arange(0, ROWS)
+        node = tl.arange(0, BLOCK_R)
         word = tl.load(Words + (b * R + row) * W + node // 32, mask=live & (node < R), other=0)
         seen = (node > 0) & (((word >> (node % 32)) & 1) != 0)
         at = tl.load(Depths + b * R + node, mask=seen, other=0)
