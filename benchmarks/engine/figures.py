@@ -96,30 +96,37 @@ class Report:
         """Figures for the JSON file alone."""
         with WRITING:
             self.content[name] = value
-            if self.path:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                written = self.path.with_name(f"{self.path.name}.new")  # a run that is killed leaves a whole file
-                written.write_text(json.dumps(self.whole, indent=1))
-                written.replace(self.path)
+            self._write()
+
+    def _add(self, name: str, value: Any) -> None:
+        """One more of a list: parts and groups that run together report at the same time."""
+        with WRITING:
+            self.content.setdefault(name, []).append(value)
+            self._write()
+
+    def _write(self) -> None:
+        if self.path:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            written = self.path.with_name(f"{self.path.name}.new")  # a run that is killed leaves a whole file
+            written.write_text(json.dumps(self.whole, indent=1))
+            written.replace(self.path)
 
     def failed(self, what: str) -> None:
         """Something broke, and the rest goes on."""
         self.say(f"FAILED {what}")
-        self.keep("failed", [*self.content.get("failed", []), what])
+        self._add("failed", what)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        self.say(f"\n### {title}\n")
-        self.say(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-        for row in rows:
-            self.say(f"| {' | '.join(show(cell) for cell in row)} |")
-        self.say("")
+        lines = [f"| {' | '.join(show(cell) for cell in row)} |" for row in rows]
+        head = f"\n### {title}\n\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+        self.say("\n".join([head, *lines, ""]))
         self.keep(title, [dict(zip(columns, row, strict=True)) for row in rows])
 
     def bar(self, what: str, seen: float | int | None, wanted: str, met: bool | None) -> None:
         """One of the promises: met, missed, or not measured (None)."""
         verdict = {True: "ok  ", False: "MISS", None: "n/a "}[met]
         self.say(f"{verdict} {what}: {show(seen)} (wanted {wanted})")
-        self.keep("bars", [*self.content["bars"], {"what": what, "seen": seen, "wanted": wanted, "met": met}])
+        self._add("bars", {"what": what, "seen": seen, "wanted": wanted, "met": met})
 
     @property
     def missed(self) -> int:

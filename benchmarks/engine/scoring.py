@@ -8,6 +8,7 @@ the largest of any stock arm (a gap within delta is never too large).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,7 @@ class Gaps:
 
 def allowed_count(gaps: Gaps, stock: Sequence[Gaps], more: int = 0) -> int:
     """Tokens that may lie beyond delta. more: than the worst stock arm has, where a case is small."""
-    return max(more + max((one.beyond for one in stock), default=0), int((1 - PERCENTILE) * gaps.tokens + 1e-9))
+    return max(more + max((one.beyond for one in stock), default=0), math.ceil((1 - PERCENTILE) * gaps.tokens - 1e-9))
 
 
 def allowed_gap(stock: Sequence[Gaps], delta: float) -> float:

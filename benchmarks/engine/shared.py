@@ -67,6 +67,11 @@ def wide_tree(options: Namespace, budget: int) -> Arm:
     return tree(budget, seqs=WIDE_BATCH).with_engine(**captures(options))
 
 
+def to_the_last_bit(arm: Arm) -> Arm:
+    """That tree with attention that rounds as the chain's does."""
+    return replace(arm, name=f"{arm.name}, exact", ddtree=arm.ddtree | {"exact": True})
+
+
 def exact(arm: Arm) -> Arm:
     """That arm in fp32, for comparisons to the last token; its graphs are gone, it is eager."""
     rest = {name: value for name, value in arm.engine.items() if name != "compilation_config"}

@@ -27,10 +27,11 @@ def parts(options: Namespace, only: list[str]) -> dict[str, Part]:
 
 
 def arms(batch: int, given: Setting) -> list[Arm]:
-    """Batch 1: one engine per budget. Else the default policy."""
+    """Batch 1: one engine per budget, and one with exact attention. Else the default policy."""
     options = given.options
     if batch == 1:
-        return [shared.stock_chain(options), *(shared.small_batch_tree(options, n) for n in options.budgets)]
+        trees = [shared.small_batch_tree(options, n) for n in options.budgets]
+        return [shared.stock_chain(options), *trees, *map(shared.to_the_last_bit, trees)]
     return [shared.stock_chain(options, batch), shared.default_policy(options, batch)]
 
 
@@ -70,7 +71,7 @@ def report(given: Setting, batch: int, speeds: dict[str, list[float]], lengths: 
         ratios = [a / b for a, b in zip(values, stock, strict=False)]
         ratio, bound = median(ratios), lower_bound(ratios)
         rows.append([name, median(values), min(values), max(values), ratio, bound, lengths[name], len(values)])
-        if name != "chain" and (best is None or ratio > best[1]):
+        if name != "chain" and "exact" not in name and (best is None or ratio > best[1]):
             best = (name, ratio, bound)
     columns = ["arm", "tokens/s", "lowest", "highest", "ratio", "lower 95 %", "acceptance length", "pairs"]
     given.report.table(f"tokens per second, batch {batch}", columns, rows)

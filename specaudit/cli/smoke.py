@@ -30,7 +30,10 @@ def smoke(
     ] = "",
     draft: Annotated[str, typer.Option("--draft", metavar="MODEL", help="Draft model.")] = "",
     modes: Annotated[
-        str, typer.Option("--modes", metavar="NAMES", help="none, dflash, ddtree, given; separated by commas.")
+        str,
+        typer.Option(
+            "--modes", metavar="NAMES", help="none, dflash, ddtree, ddtree-exact, given; separated by commas."
+        ),
     ] = "none,dflash",
     prompts: Annotated[
         Path | None, typer.Option("--prompts", metavar="FILE", help="One per line, or a JSON list; texts or token ids.")

@@ -9,7 +9,7 @@ from typing import Any
 from specaudit.errors import UsageError
 
 #: Mode -> recipes of which one must stand in the engine.
-NEEDS = {"ddtree": ("ddtree", "ddtree-v1")}
+NEEDS = dict.fromkeys(("ddtree", "ddtree-exact"), ("ddtree", "ddtree-v1"))
 
 
 def arguments(
@@ -18,7 +18,7 @@ def arguments(
     """The arguments of each mode.
 
     Args:
-        names: ``none``, ``dflash``, ``ddtree``, or ``given``.
+        names: ``none``, ``dflash``, ``ddtree``, ``ddtree-exact`` (attention that rounds as the chain's), or ``given``.
         draft: the draft model.
         draft_tokens: how many tokens are drafted; ``None``: as many as the drafter's block holds.
         budget: nodes of a tree.
@@ -28,11 +28,10 @@ def arguments(
         UsageError: an unknown mode, or a configuration that is no JSON object.
     """
     dflash = {"method": "dflash", "model": draft, "num_speculative_tokens": draft_tokens}
-    known: dict[str, dict[str, Any]] = {
-        "none": {},
-        "dflash": {"speculative_config": dflash},
-        "ddtree": {"speculative_config": dict(dflash), "additional_config": {"ddtree": {"budget": budget}}},
-    }
+    known: dict[str, dict[str, Any]] = {"none": {}, "dflash": {"speculative_config": dflash}}
+    for name, more in (("ddtree", {}), ("ddtree-exact", {"exact": True})):
+        tree = {"ddtree": {"budget": budget, **more}}
+        known[name] = {"speculative_config": dict(dflash), "additional_config": tree}
     if given is not None:
         known["given"] = {"speculative_config": _object(given)}
     unknown = [name for name in names if name not in known]

@@ -81,4 +81,4 @@ def test_an_unknown_part_is_refused(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "--only smal: there are small, large, prefill, memory" in done.stderr
+    assert "--only smal: there are small, large, large-prefill, prefill, memory" in done.stderr

@@ -26,7 +26,7 @@ from specaudit.ddtree.engine.schedule import (
     order_of,
     rounded,
 )
-from specaudit.ddtree.engine.settings import EXACT_MODEL_LEN, Settings
+from specaudit.ddtree.engine.settings import Settings
 from specaudit.ddtree.engine.state import TreeState
 from specaudit.ddtree.layout import Tree
 
@@ -213,8 +213,7 @@ LAYER = {
 
 def attached(
     monkeypatch: pytest.MonkeyPatch,
-    exact: bool | None,
-    longest: int = EXACT_MODEL_LEN,
+    exact: bool,
     version: int = 3,
     known: bool = True,
     caches: tuple[Tensor, ...] = (),
@@ -228,7 +227,7 @@ def attached(
         f"target{i}": SimpleNamespace(impl=SimpleNamespace(**plain, vllm_flash_attn_version=version), kv_cache=cache)
         for i, cache in enumerate(caches)
     }
-    builder = SimpleNamespace(**LAYER | changed, model_config=SimpleNamespace(max_model_len=longest))
+    builder = SimpleNamespace(**LAYER | changed, model_config=SimpleNamespace(max_model_len=4090))
     group = SimpleNamespace(
         layer_names=[*layers],
         backend=SimpleNamespace(get_name=lambda: "FLASH_ATTN"),
@@ -240,13 +239,11 @@ def attached(
     return state.exact
 
 
-def test_exact_where_contexts_are_short_or_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = attached(monkeypatch, None)
+def test_exact_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = attached(monkeypatch, True)
     assert made is not None
     assert made.order == Order(128, 1.1 * 8 / 132, 32, 32)
-    assert (made.capacity, made.table.shape[1]) == (30 * 17, EXACT_MODEL_LEN)
-    assert attached(monkeypatch, None, EXACT_MODEL_LEN + 1) is None
-    assert attached(monkeypatch, True, EXACT_MODEL_LEN + 1) is not None
+    assert (made.capacity, made.table.shape[1]) == (30 * 17, 4096)
     assert attached(monkeypatch, False) is None
 
 
@@ -260,9 +257,8 @@ def test_exact_where_contexts_are_short_or_where_it_is_asked_for(monkeypatch: py
         ({"caches": (torch.zeros(2, 6, 16, 8, 128), torch.zeros(2, 6, 32, 8, 128))}, "one layout"),
     ],
 )
-def test_where_it_cannot_be_had_it_is_left_or_refused(
+def test_where_it_cannot_be_had_it_is_refused(
     changed: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert attached(monkeypatch, None, **changed) is None
     with pytest.raises(ValueError, match=f"exact needs .*{reason}.*: leave it out"):
         attached(monkeypatch, True, **changed)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from specaudit.smoke.modes import NEEDS, arguments
 from specaudit.smoke.results import Divergence, Thresholds, equality, not_run_on, numbers, verdict
-from specaudit.smoke.runner import counted, positions
+from specaudit.smoke.runner import counted, positions, scheduled_drafts
 
 
 def result(texts: list[list[int]], gaps: list[dict[str, Any]] | None = None, **run: Any) -> dict[str, Any]:
@@ -111,3 +112,24 @@ def test_the_engine_gets_room_for_drafts_behind_the_last_token(
 ) -> None:
     """Without it, V1 drafts nothing for the end of each prompt, and the acceptance length comes out too low."""
     assert positions(limit, needed, drafts) == asked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "drafts"),
+    [
+        ({}, 0),
+        ({"speculative_config": {"num_speculative_tokens": 15}}, 15),
+        ({"speculative_config": {"num_speculative_tokens": 15}, "additional_config": {"ddtree": {"budget": 64}}}, 64),
+        ({"speculative_config": {"num_speculative_tokens": 15}, "additional_config": {"ddtree": {"budget": 8}}}, 15),
+    ],
+)
+def test_room_is_left_for_a_trees_nodes_not_only_for_the_chains_tokens(arguments: dict[str, Any], drafts: int) -> None:
+    """V1 zeroes the drafts of every step that, all in flight accepted, comes within as many of the end."""
+    assert scheduled_drafts(arguments) == drafts
+
+
+def test_a_tree_can_be_asked_for_the_chains_very_outputs() -> None:
+    made = arguments(["ddtree", "ddtree-exact"], "draft", 15, 64, None)
+    assert made["ddtree"]["additional_config"] == {"ddtree": {"budget": 64}}
+    assert made["ddtree-exact"]["additional_config"] == {"ddtree": {"budget": 64, "exact": True}}
+    assert NEEDS["ddtree-exact"] == NEEDS["ddtree"]

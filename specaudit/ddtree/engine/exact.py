@@ -8,7 +8,7 @@ ancestors, itself. What a row sees is a block table of pages of one key each, so
 A batch of rows fills the GPU more than the chain's batch of requests, and FlashAttention 3 would divide the keys of a
 request into fewer runs, so the schedule is written here: as many runs as the chain's call would have (schedule.py).
 
-Every row reads its whole context, so the cost grows with nodes x context; see Settings.exact for where that is used.
+Every row reads its whole context, so the cost grows with nodes x context, and it has to be asked for.
 """
 
 from __future__ import annotations

@@ -9,24 +9,19 @@ import torch
 from .commit import cache_views
 from .exact import Exact
 from .schedule import Layout, Order, expected_runs, flash_blocks, layout_of, order_of
-from .settings import EXACT_MODEL_LEN
 from .state import TreeState
 
 
 def exact_for(state: TreeState, groups: list[tuple[Any, list[str]]], layers: dict[str, Any]) -> Exact | None:
-    """groups: the target's attention groups with their layers' names. None: not wanted, or not possible.
+    """groups: the target's attention groups with their layers' names. None: not asked for.
 
     Raises:
         ValueError: it was asked for and is not possible, with the reason.
     """
-    wanted = state.settings.exact
-    if wanted is False or not groups:
+    if not state.settings.exact or not groups:
         return None
     (group, names), *others = groups
     builder, impl = group.metadata_builders[0], layers[names[0]].impl
-    longest = builder.model_config.max_model_len
-    if wanted is None and longest > EXACT_MODEL_LEN:
-        return None
     heads = builder.num_heads_kv
     packed = (1 + state.horizon) * (builder.num_heads_q // heads)
     blocks = flash_blocks(builder.headdim, packed)
@@ -48,14 +43,12 @@ def exact_for(state: TreeState, groups: list[tuple[Any, list[str]]], layers: dic
         one_row = order_of(blocks, heads, builder.num_heads_q // heads, multiprocessors, 0, 0)
         layout = schedule_layout(builder, one_row, state.walk.accepted.device)
     if order is None or layout is None:
-        if wanted:
-            what = (missing or ["a schedule of FlashAttention 3 that it knows"])[0]
-            raise ValueError(f"ddtree: exact needs {what}: leave it out")
-        return None
+        what = (missing or ["a schedule of FlashAttention 3 that it knows"])[0]
+        raise ValueError(f"ddtree: exact needs {what}: leave it out")
     unit, size = next(iter(strides))
     state.unit, state.block_size = int(unit), size
     capacity = min(state.batch.batch, state.settings.max_batch) * (1 + state.nodes)
-    return Exact(order, layout, capacity, longest, state.horizon, state.walk.accepted.device)
+    return Exact(order, layout, capacity, builder.model_config.max_model_len, state.horizon, state.walk.accepted.device)
 
 
 def schedule_layout(builder: Any, order: Order, device: torch.device) -> Layout | None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 KEY = "ddtree"
-EXACT_MODEL_LEN = 4096
 V1_MAX_BUDGET = 127  # its kernels expand a request to at most 128 rows
 CONFIG_NAMES = ("budget", "max_batch", "chain_max_batch", "spine", "depth_bonus", "exact", "horizon")
 
@@ -19,8 +18,8 @@ class Settings:
     budget: N, nodes of a tree (1 to 512). max_batch: the largest number of running requests that get trees; above it
     the stock chain of K tokens runs, above chain_max_batch nothing is drafted (0: no limit). spine: nodes of the greedy
     chain that every tree keeps. depth_bonus: added to a node's log-probability per level. exact: attention rounds as
-    the chain's does, so that outputs are equal to the last bit (engine/exact.py); None: where that costs little, for
-    contexts of up to EXACT_MODEL_LEN tokens. horizon: K, filled in by `install`.
+    the chain's does, to the last bit, at a cost that grows with nodes x context (engine/exact.py). horizon: K, filled
+    in by `install`.
     """
 
     budget: int
@@ -28,7 +27,7 @@ class Settings:
     chain_max_batch: int = 0
     spine: int = 0
     depth_bonus: float = 0.0
-    exact: bool | None = None
+    exact: bool = False
     horizon: int = 0
 
     @property
@@ -64,8 +63,8 @@ def read(vllm_config: Any) -> Settings | None:
     budget = int(section.get("budget", 16))
     if not 1 <= budget <= 512:
         raise ValueError(f"ddtree: budget must be 1 to 512 nodes, got {budget}")
-    exact = section.get("exact")
-    if exact not in (None, True, False):
+    exact = section.get("exact", False)
+    if exact not in (True, False):
         raise ValueError(f"ddtree: exact must be true or false, got {exact!r}")
     return Settings(
         budget=budget,
@@ -73,7 +72,7 @@ def read(vllm_config: Any) -> Settings | None:
         chain_max_batch=int(section.get("chain_max_batch", 0)),
         spine=int(section.get("spine", 0)),
         depth_bonus=float(section.get("depth_bonus", 0.0)),
-        exact=exact,
+        exact=bool(exact),
         horizon=int(section.get("horizon", 0)),
     )
 

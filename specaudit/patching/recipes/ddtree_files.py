@@ -13,6 +13,11 @@ PACKAGE = "vllm/specaudit_ddtree"
 MODULE = PACKAGE.replace("/", ".")
 BACKEND = "vllm/v1/attention/backends/flash_attn.py"
 CONFIG = "vllm/config/vllm.py"
+EXACT_NOTE = (
+    'Its outputs part from the chain\'s at near ties, as those of two attention kernels do; "exact": true beside the '
+    "budget makes them equal to the last bit (FlashAttention 3, bf16 or fp16), at a cost that grows with nodes x "
+    "context."
+)
 #: Modules of the core that stay here: what kernels are tested against, and the Transformers oracle.
 LEFT_OUT = ("reference.py", "attention_reference.py", "generate.py", "dflash.py")
 
