@@ -1,6 +1,6 @@
 """Attention over draft trees on one GPU: what the tree part adds to the context kernel, and the stand-alone kernel.
 
-    python benchmarks/ddtree_attention.py [--json FILE] [--only errors tree paged sweep cuts]
+    python benchmarks/ddtree_attention.py [--json FILE] [--only errors tree paged sweep]
 
 32 query heads and 8 KV heads of 128, bf16, a paged cache of blocks of 16. An arm is a CUDA graph of 36 layers, each
 with its own caches as far as they fit; the arms of a table are replayed in turn; a figure is the median per layer.
@@ -345,34 +345,11 @@ def fastest(times: dict[str, float], name: str, count: int = 8) -> dict[str, flo
     return ordered
 
 
-def section_cuts() -> Figures:
-    """Other cuts of the tree part, beyond the context kernel: (rows, keys, warps, stages), the context's part early."""
-    figures: Figures = {}
-    for batch, nodes, context in ((8, 64, 4100), (8, 64, 300), (1, 64, 4100), (8, 16, 4100), (1, 16, 4100)):
-        case = Case(batch, nodes, context)
-        tiles = [(64, 64, 4, 1), (64, 64, 8, 1), (64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 1), (128, 64, 8, 1)]
-        tiles = tiles if batch * nodes > 128 else [(16, 64, 4, 1), (16, 16, 4, 1), (32, 64, 4, 1), (64, 16, 4, 1)]
-        arms: dict[str, list[Operation]] = {
-            "context": case.every(partial(case.flash, keys=case.root_lens)),
-            "as it is": case.every(case.context_and_tree),
-        }
-        for tile in tiles:
-            for early in (False, True):
-                operation = partial(case.context_and_tree, tile=attention.Tile(*tile, early))
-                arms[f"{tile}{' early' if early else ''}"] = case.every(operation)
-        times = medians(arms, rounds=15)
-        beyond = {name: us - times["context"] for name, us in times.items() if name != "context"}
-        title = f"beyond context B={batch} N={nodes} context {context}"
-        figures[title] = fastest(beyond, title, count=len(beyond))
-    return figures
-
-
 SECTIONS = {
     "errors": section_errors,
     "tree": section_tree,
     "paged": section_paged,
     "sweep": section_sweep,
-    "cuts": section_cuts,
 }
 
 
