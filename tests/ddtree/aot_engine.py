@@ -19,8 +19,8 @@ def engine_kernels() -> list[Kernel]:
     compacted = pointers("*i64", "OutPositions In InPositions") | integers("in_row out_row D")
     compacted |= pointers("*i32", "OutStarts OutRejected InStarts Accepted NumAccepted")
     sequences = pointers("*i32", "Table Lens Schedule RowStarts ContextLens Depths Words BlockTable")
-    sequences |= pointers("*i64", "Slots") | {"factor": "fp32"}
-    sequences |= integers("requests aligned_rows block_row unit horizon most_runs width packed_rows")
+    sequences |= pointers("*i64", "Slots") | {"heads": "fp32", "multiprocessors": "fp32"}
+    sequences |= integers("requests aligned_rows block_row unit horizon query_blocks most_runs width packed_rows")
     return [
         Kernel(
             exact._sequences_kernel,

@@ -58,7 +58,7 @@ def test_every_row_gets_its_context_and_its_ancestors_in_order(
 ) -> None:
     requests = len(lengths)
     tree = trees(4, device)
-    exact = Exact(Order(8, 0.5, 4, 4), layout, 164, 700, HORIZON, device)
+    exact = Exact(Order(8, 1, 5, 11, 4, 4), layout, 164, 700, HORIZON, device)
     exact.table.fill_(-1)
     contexts = [9, 601, 1, 30][:requests]  # the root counted in
     starts = torch.tensor([0, *lengths]).cumsum(0).int().to(device)
@@ -110,12 +110,12 @@ def divided(order: Order, contexts: list[int], device: torch.device, depth: int 
     ("order", "contexts", "runs"),
     [
         # the chain has keys of 5 more rows: 106, 406 and 513 of them are 1, 4 and 5 blocks of 128, 10 in the batch
-        (Order(128, 0.1, 32, 8), [101, 401, 508], [1, 4, 4]),  # a multiprocessor has one; 508 keys are 4 blocks
-        (Order(128, 0.2, 32, 8), [101, 401, 508], [1, 2, 2]),  # it has two: so has a run
-        (Order(128, 0.5, 32, 8), [101, 401, 508], [1, 1, 1]),
-        (Order(128, 0.1, 2, 8), [101, 401, 508], [1, 2, 2]),  # at most two runs
-        (Order(128, 0.1, 32, 2), [101, 401, 508], [1, 1, 1]),  # three requests are not divided
-        (Order(192, 0.01, 32, 8), [188], [1]),  # the chain's last rows begin a block that this row has no part in
+        (Order(128, 1, 1, 11, 32, 8), [101, 401, 508], [1, 4, 4]),  # a multiprocessor has one; 508 keys are 4 blocks
+        (Order(128, 1, 2, 11, 32, 8), [101, 401, 508], [1, 2, 2]),  # it has two: so has a run
+        (Order(128, 1, 5, 11, 32, 8), [101, 401, 508], [1, 1, 1]),
+        (Order(128, 1, 1, 11, 2, 8), [101, 401, 508], [1, 2, 2]),  # at most two runs
+        (Order(128, 1, 1, 11, 32, 2), [101, 401, 508], [1, 1, 1]),  # three requests are not divided
+        (Order(192, 1, 1, 110, 32, 8), [188], [1]),  # the chain's last rows begin a block that this row has no part in
     ],
 )
 def test_a_row_is_divided_as_its_chain_is(
@@ -124,8 +124,17 @@ def test_a_row_is_divided_as_its_chain_is(
     assert divided(order, contexts, device) == runs
 
 
+@pytest.mark.parametrize("blocks", [1, 7, 29, 30, 31, 60, 90, 91, 120, 240])
+def test_host_and_kernel_count_a_multiprocessors_blocks_alike(blocks: int, device: torch.device) -> None:
+    """30 blocks of 4 heads fill 132 multiprocessors exactly, so whole numbers are met."""
+    order = Order(8, 1, 4, 132, 32, 8)
+    runs = -(-blocks // order.share(blocks))
+    in_a_run = -(-blocks // min(runs, 32))
+    assert divided(order, [8 * blocks - HORIZON], device) == [-(-blocks // in_a_run)]
+
+
 def test_a_row_behind_a_block_has_one_run_more(device: torch.device) -> None:
-    order = Order(192, 0.01, 32, 8)
+    order = Order(192, 1, 1, 110, 32, 8)
     assert divided(order, [190], device, depth=2) == [1]
     assert divided(order, [190], device, depth=3) == [2]
 
@@ -145,13 +154,13 @@ def test_blocks_are_flash_attention_3s(head_size: int, packed_rows: int, expecte
     blocks = flash_blocks(head_size, packed_rows)
     assert blocks == expected
     if blocks is not None:  # 132 multiprocessors, 8 KV heads: up to 15 blocks of a batch are at most one each
-        factor = order_of(blocks, 8, packed_rows, 132, 32, 30).factor
-        assert 14 * factor < 1 < 16 * factor
-        assert order_of(blocks, 8, blocks.rows + 1, 132, 32, 30).factor == 2 * factor
+        order = order_of(blocks, 8, packed_rows, 132, 32, 30)
+        assert [order.share(n) for n in (0, 15, 16, 30, 31)] == [1, 1, 2, 2, 3]
+        assert order_of(blocks, 8, blocks.rows + 1, 132, 32, 30).rows == 2 * order.rows
 
 
 def test_room_for_runs_is_what_a_batch_can_have() -> None:
-    exact = Exact(Order(128, 0.25, 32, 8), LAYOUT, 8, 2048, HORIZON, torch.device("cpu"))
+    exact = Exact(Order(128, 1, 5, 22, 32, 8), LAYOUT, 8, 2048, HORIZON, torch.device("cpu"))
     assert [exact.splits(n, 17 * n) for n in (1, 4, 5, 8, 9)] == [16, 16, 8, 8, 1]
     assert exact.splits(8, 993) == 1  # the library gives more sequences no runs of their own
 
@@ -201,8 +210,8 @@ def test_a_schedule_of_another_layout_is_noticed(divided: Tensor, whole: Tensor)
 
 
 def test_runs_of_the_librarys_own_schedule() -> None:
-    assert expected_runs(Order(192, 1.1 * 4 / 132, 0, 0), [100, 384, 100, 100, 100], 4) == [1, 2, 1, 1, 1]
-    assert expected_runs(Order(128, 1.1 * 32 / 132, 0, 0), [100, 256, 100, 100, 100], 4) == [1, 1, 1, 1, 1]
+    assert expected_runs(Order(192, 1, 4, 132, 0, 0), [100, 384, 100, 100, 100], 4) == [1, 2, 1, 1, 1]
+    assert expected_runs(Order(128, 1, 32, 132, 0, 0), [100, 256, 100, 100, 100], 4) == [1, 1, 1, 1, 1]
 
 
 LAYER = {
@@ -242,7 +251,7 @@ def attached(
 def test_exact_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     made = attached(monkeypatch, True)
     assert made is not None
-    assert made.order == Order(128, 1.1 * 8 / 132, 32, 32)
+    assert made.order == Order(128, 1, 8, 132, 32, 32)
     assert (made.capacity, made.table.shape[1]) == (30 * 17, 4096)
     assert attached(monkeypatch, False) is None
 

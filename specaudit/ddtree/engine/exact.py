@@ -13,7 +13,6 @@ Every row reads its whole context, so the cost grows with nodes x context, and i
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -47,7 +46,7 @@ class Exact:
         if requests > order.requests or rows > MOST_DIVIDED:
             return 1
         blocks = -(-self.table.shape[1] // order.keys)
-        return max(1, min(order.most_runs, -(-blocks // max(1, math.ceil(requests * order.factor)))))
+        return max(1, min(order.most_runs, -(-blocks // order.share(requests))))
 
     def prepare(
         self,
@@ -90,7 +89,9 @@ class Exact:
             block_table.stride(0),
             unit,
             self.horizon,
-            self.order.factor,
+            self.order.rows,
+            float(self.order.heads),
+            float(self.order.multiprocessors),
             splits,
             width,
             self.layout.value,
@@ -140,7 +141,18 @@ def pages(cache: Tensor) -> tuple[Tensor, int]:
 
 
 # The batch's size is no reason to compile again: a server would stall in the middle of its work.
-@triton.jit(do_not_specialize=["requests", "aligned_rows", "block_row", "unit", "most_runs", "width", "packed_rows"])
+@triton.jit(
+    do_not_specialize=[
+        "requests",
+        "aligned_rows",
+        "block_row",
+        "unit",
+        "query_blocks",
+        "most_runs",
+        "width",
+        "packed_rows",
+    ]
+)
 def _sequences_kernel(
     Table,
     Lens,
@@ -156,7 +168,9 @@ def _sequences_kernel(
     block_row,
     unit,
     horizon,
-    factor,
+    query_blocks,
+    heads,
+    multiprocessors,
     most_runs,
     width,
     packed_rows,
@@ -195,7 +209,8 @@ def _sequences_kernel(
 
         lens = tl.load(ContextLens + other, mask=other < requests, other=0)
         blocks = tl.sum(tl.where(lens > 0, tl.cdiv(lens + horizon, KEYS), 0), 0)
-        share = tl.maximum(tl.ceil(blocks.to(tl.float32) * factor).to(tl.int32), 1)
+        fill = (blocks * query_blocks).to(tl.float32) * 1.1 * heads  # as Order.share
+        share = tl.maximum(tl.ceil(tl.div_rn(fill, multiprocessors)).to(tl.int32), 1)
         own = tl.cdiv(context + horizon, KEYS)  # the chain's, of this request
         runs = tl.maximum(tl.minimum(tl.cdiv(own, share), most_runs), 1)
         if RUNS_AT >= 0:

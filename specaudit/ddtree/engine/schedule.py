@@ -10,9 +10,10 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
-MARGIN = 1.1  # of flash_prepare_scheduler.cu: blocks per multiprocessor are counted a little high
+MARGIN = np.float32(1.1)  # of flash_prepare_scheduler.cu: blocks per multiprocessor are counted a little high
 ROWS, RUNS, ORDER = 0, 1, 2  # what a vector of a schedule holds, an entry per sequence
 
 
@@ -39,20 +40,27 @@ def flash_blocks(head_size: int, packed_rows: int) -> Blocks | None:
 class Order:
     """How a chain's call goes through keys.
 
-    keys: of a block. factor: blocks per multiprocessor for each block in the batch. most_runs: per request, in batches
-    of up to `requests` requests (larger ones are not captured, and not divided).
+    keys: of a block. rows: blocks of packed query rows of a request. heads: KV heads. most_runs: per request, in
+    batches of up to `requests` requests (larger ones are not captured, and not divided).
     """
 
     keys: int
-    factor: float
+    rows: int
+    heads: int
+    multiprocessors: int
     most_runs: int
     requests: int
+
+    def share(self, blocks: int) -> int:
+        """Key blocks that a run has at least, when the batch has so many: what a multiprocessor gets. In fp32, in the
+        library's order, for it matters where the result is near a whole number."""
+        f = np.float32
+        return max(1, math.ceil(f(f(f(blocks * self.rows) * MARGIN) * f(self.heads)) / f(self.multiprocessors)))
 
 
 def order_of(blocks: Blocks, kv_heads: int, packed_rows: int, multiprocessors: int, runs: int, requests: int) -> Order:
     """The order of chains with that many packed rows."""
-    factor = math.ceil(packed_rows / blocks.rows) * MARGIN * kv_heads / multiprocessors
-    return Order(blocks.keys, factor, runs, requests)
+    return Order(blocks.keys, -(-packed_rows // blocks.rows), kv_heads, multiprocessors, runs, requests)
 
 
 def rounded(rows: int) -> int:
@@ -113,5 +121,5 @@ def _vectors(made: Tensor, rows: int) -> list[list[int]]:
 def expected_runs(order: Order, lens: list[int], most: int) -> list[int]:
     """Runs of sequences of those lengths, one row each: what the library's own schedule must say."""
     blocks = [-(-length // order.keys) for length in lens]
-    share = max(1, math.ceil(sum(blocks) * order.factor))
+    share = order.share(sum(blocks))
     return [max(1, min(-(-n // share), most)) for n in blocks]
