@@ -10,6 +10,7 @@ runner=$1 stock=$2 patched=$3 target=$4 draft=$5 prompts=$6 out=$7
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$out"
 export PYTHONUNBUFFERED=1
+worst=0
 
 suite() { # name, minutes, arguments
     local name=$1 minutes=$2
@@ -17,23 +18,31 @@ suite() { # name, minutes, arguments
     python3 "$here/engine" suite --runner "$runner" --path "$patched" --stock-path "$stock" --target "$target" \
         --draft "$draft" --prompts "$prompts" --minutes "$minutes" --json "$out/$name.json" --logs "$out/logs-$name" \
         --cache "$out/cache" "$@" >"$out/$name.txt" 2>"$out/$name.err"
-    echo "$name: exit code $?; $(grep -c '^ok' "$out/$name.txt") met, $(grep -c '^MISS' "$out/$name.txt") missed"
-    grep '^MISS\|^n/a\|^FAILED' "$out/$name.txt"
+    local code=$?
+    [ $code -le $worst ] || worst=$code
+    echo "$name: exit code $code; $(grep -c '^ok' "$out/$name.txt") met, $(grep -c '^MISS' "$out/$name.txt") missed"
+    grep '^MISS\|^n/a\|^FAILED' "$out/$name.txt" || true
 }
-memcheck() { # name, search path, arguments
+memcheck() { # name, search path, arguments; in the background, so its result is a file
     PYTHONPATH=$2 timeout 400 compute-sanitizer --tool memcheck python3 "$here/ddtree_memcheck.py" --target "$target" \
         --draft "$draft" ${3:-} >"$out/memcheck-$1.txt" 2>&1
-    echo "memcheck $1: $(grep 'ERROR SUMMARY' "$out/memcheck-$1.txt" || echo "did not finish")"
+    if grep -q '^emitted \[12, 12, 12\]' "$out/memcheck-$1.txt"; then
+        echo "memcheck $1: $(grep 'ERROR SUMMARY' "$out/memcheck-$1.txt")"
+    else
+        echo "memcheck $1: did not run to its end, see $out/memcheck-$1.txt"
+    fi
 }
 
 if [ "$runner" = v1 ]; then
     suite right 5 --together --parts lossless:greedy correctness
     suite figures 4 --parts acceptance speed:1 speed:8 speed:32
-    exit
+    exit $worst
 fi
 memcheck chain "$stock" --chain &
 memcheck tree "$patched" &
+memcheck exact "$patched" --exact &
 suite right 7 --together --parts lossless correctness soak steps:memory
 wait
 suite figures 6 --parts acceptance speed steps:small steps:prefill launches off-switch
 suite large 4 --parts steps:large steps:large-prefill
+exit $worst

@@ -1,4 +1,4 @@
-"""A few steps of an engine, eager and short, for compute-sanitizer; with --chain the stock drafter's.
+"""A few steps of an engine, short and uncompiled, for compute-sanitizer; with --chain the stock drafter's.
 
     PYTHONPATH=SITE compute-sanitizer --tool memcheck python benchmarks/ddtree_memcheck.py --target M --draft M
 
@@ -21,9 +21,12 @@ def main() -> int:
     parser.add_argument("--target", required=True)
     parser.add_argument("--draft", required=True)
     parser.add_argument("--chain", action="store_true")
+    parser.add_argument("--exact", action="store_true", help="exact attention, which needs graphs: one is captured")
     options = parser.parse_args()
-    arm = arms.chain(seqs=4) if options.chain else arms.tree(16, seqs=4)
-    arm = arm.with_engine(enforce_eager=True, max_model_len=1024, kv_cache_memory_bytes=1 << 28)
+    arm = arms.chain(seqs=4) if options.chain else arms.tree(16, seqs=4, ddtree={"exact": options.exact})
+    arm = arm.with_engine(max_model_len=1024, kv_cache_memory_bytes=1 << 28)
+    graphs = {"compilation_config": {"mode": 0, "cudagraph_capture_sizes": [17]}}
+    arm = arm.with_engine(**graphs if options.exact else {"enforce_eager": True})
     arguments = arm.arguments(arms.Pair(options.target, options.draft))
 
     os.environ.update(ENVIRONMENT)

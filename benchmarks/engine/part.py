@@ -40,11 +40,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Part:
-    """arms: known before anything starts, so that all parts' engines start together. weight: its share of the time."""
+    """arms: known before anything starts, so that all parts' engines start together. weight: its share of the time.
+    timed: it judges how long something takes, so nothing else may run beside it."""
 
     arms: Callable[[Setting], list[Arm]]
     run: Callable[[Setting, Engines], None]
     weight: float = 1.0
+    timed: bool = False
 
 
 def choose(names: Sequence[str], only: Sequence[str]) -> list[str]:

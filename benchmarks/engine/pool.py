@@ -91,11 +91,16 @@ class Engine(AbstractContextManager["Engine"]):
 
     def ask(self, op: str, seconds: float = 120, **arguments: Any) -> Any:
         """Raises EngineFailed: the operation failed, or gave no answer in `seconds`; the process is gone then."""
-        with self._asked:
+        end = time.monotonic() + seconds
+        if not self._asked.acquire(timeout=seconds):
+            raise EngineFailed(f"{self.arm.name} was busy with another part for {seconds:.0f} s")
+        try:
             if self.gone:
                 raise EngineFailed(self.gone)
             self._send({"op": op, **arguments})
-            return self._receive(seconds)
+            return self._receive(end - time.monotonic())
+        finally:
+            self._asked.release()
 
     def _send(self, message: dict[str, Any]) -> None:
         with suppress(BrokenPipeError):  # the missing answer tells

@@ -23,7 +23,9 @@ POLICY_WANTED, POLICY_BOUND = 0.98, 0.96
 
 def parts(options: Namespace, only: list[str]) -> dict[str, Part]:
     chosen = choose([str(batch) for batch in options.batches], only)
-    return {name: Part(partial(arms, int(name)), partial(alternate, int(name)), weight=2) for name in chosen}
+    return {
+        name: Part(partial(arms, int(name)), partial(alternate, int(name)), weight=2, timed=True) for name in chosen
+    }
 
 
 def arms(batch: int, given: Setting) -> list[Arm]:

@@ -20,10 +20,10 @@ TOY_EXTRA_MS, LARGE_RATIO, PREFILL_RATIO, EXTRA_BYTES = 0.12, 1.03, 0.98, 10**9
 
 def parts(options: Namespace, only: list[str]) -> dict[str, Part]:
     found = {
-        "small": Part(small_arms, small),
-        "large": Part(large_arms, large, weight=2),
-        "large-prefill": Part(large_arms, large_prefill),
-        "prefill": Part(prefill_arms, prefill),
+        "small": Part(small_arms, small, timed=True),
+        "large": Part(large_arms, large, weight=2, timed=True),
+        "large-prefill": Part(large_arms, large_prefill, timed=True),
+        "prefill": Part(prefill_arms, prefill, timed=True),
         "memory": Part(memory_arms, memory),
     }
     return {name: found[name] for name in choose(list(found), only)}

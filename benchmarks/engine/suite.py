@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -48,6 +49,9 @@ def run(given: Setting, wanted: Sequence[str], keyed: bool) -> int:
     0: every bar met; 1: one missed or not measured; 3: an engine or a part failed.
     """
     parts = expand(given, wanted)
+    timed = [name for name, part in parts.items() if part.timed]
+    if given.options.together and timed:
+        sys.exit(f"--together: {timed[0]} is timed, so it has to run alone")
     left = sum(part.weight for part in parts.values())
     with Pool(given.pair, given.places) as pool:
         pool.start([arm for part in parts.values() for arm in part.arms(given)], START * given.clock.left)

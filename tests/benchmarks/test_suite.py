@@ -169,6 +169,7 @@ def test_suite_and_single_commands_say_what_they_take() -> None:
         (["speed", "--parts", "steps"], "--parts says what a suite measures"),
         (["suite", "--parts", "steps", "--only", "small"], "write COMMAND:PART in --parts"),
         (["speed", "--together"], "--together belongs to a suite"),
+        (["suite", "--together", "--parts", "soak", "steps:small"], "--together: steps:small is timed"),
         (["suite", "--parts", "step:small"], "step: there are acceptance, lossless"),
         (["suite", "--parts", "steps:smal"], "smal: there are small, large, large-prefill, prefill"),
     ):

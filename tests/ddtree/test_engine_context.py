@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ from specaudit.ddtree.engine.exact import Exact
 from specaudit.ddtree.engine.rows import prepare, scatter
 from specaudit.ddtree.engine.schedule import ROWS, RUNS, Layout, Order
 from specaudit.ddtree.engine.settings import Settings
-from specaudit.ddtree.engine.state import Step, TreeState
+from specaudit.ddtree.engine.state import TREE, Step, TreeState
 from specaudit.ddtree.layout import Tree, unpack_bits
 
 NODES, HORIZON, SLOTS = 6, 4, 4
@@ -59,10 +60,31 @@ def test_a_step_without_trees_is_left_to_the_engine(device: torch.device) -> Non
     assert plan(state, common([5, 5], device)) is None  # the chain's graph is captured
 
 
+def test_a_prompt_chunk_of_a_trees_very_length_is_no_padding(device: torch.device) -> None:
+    """Two whole trees and a prompt of 1 + N tokens: no graph runs, and the prompt's rows are the engine's."""
+    state, rows = state_of_trees(device), 1 + NODES
+    scheduled = SimpleNamespace(
+        num_draft_tokens_np=np.array([NODES, NODES, 0]),
+        num_scheduled_tokens=np.array([rows, rows, rows]),
+        idx_mapping_np=np.array([0, 1, 2]),
+    )
+    state.kinds[:2] = TREE
+    assert state.begin_step(scheduled, None) is None
+    made = plan(state, common([rows] * 3, device))
+    assert made is not None
+    assert (made.requests, made.rows, made.scheduled) == (2, 2 * rows, False)
+    assert made.rest_row_starts is not None
+    assert made.rest_row_starts.tolist() == [0, rows]
+    assert state.begin_step(scheduled, rows) == rows  # the engine found it uniform: every request decodes
+    whole = plan(state, common([rows] * 3, device))
+    assert whole is not None
+    assert whole.requests == 3
+
+
 def test_a_graph_of_trees_covers_its_padding_requests(device: torch.device) -> None:
     state = state_of_trees(device)
     rows = 1 + NODES
-    state.step = Step(2, 2 * rows, True)
+    state.step = Step(2, 2 * rows, True, True)
     padded = common([rows, rows, 0, 0], device)
     padded.num_actual_tokens, padded.max_query_len = 4 * rows, rows
     made = plan(state, padded)

@@ -32,7 +32,7 @@ def test_a_uniform_batch_of_trees_takes_the_graph_of_its_length() -> None:
     s = state()
     s.kinds[:2] = TREE
     assert s.begin_step(batch([17, 17], [16, 16]), 17) == 17
-    assert s.step == Step(2, 34, True)
+    assert s.step == Step(2, 34, True, True)
 
 
 def test_chains_take_the_stock_graph_and_no_tree_path() -> None:

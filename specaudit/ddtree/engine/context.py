@@ -60,6 +60,7 @@ def attach(attn_groups: list[list[Any]], layers: dict[str, Any], draft_layers: s
         for builder in group.metadata_builders:
             builder.ddtree = state
         found.append((group, targets))
+    state.exact = None  # its buffers go before new ones come
     state.exact = exact_for(state, found, layers)
 
 
@@ -88,7 +89,7 @@ def plan(state: TreeState | None, common: Any) -> TreeMetadata | None:
         return None
     requests, rows, rest = step.requests, step.rows, None
     padded, max_rows = common.num_reqs, 1 + state.nodes
-    if common.num_actual_tokens == padded * state.rows and common.max_query_len == state.rows:
+    if step.uniform and common.num_actual_tokens == padded * state.rows and common.max_query_len == state.rows:
         # a graph's padding requests have context 0 and no rows
         requests, rows, max_rows = padded, common.num_actual_tokens, state.rows
     elif requests < padded:
@@ -120,7 +121,7 @@ def plan(state: TreeState | None, common: Any) -> TreeMetadata | None:
 
 def _captured(state: TreeState, common: Any) -> Step | None:
     uniform = common.max_query_len == state.rows and common.num_actual_tokens == common.num_reqs * state.rows
-    return Step(common.num_reqs, common.num_actual_tokens, True) if uniform else None
+    return Step(common.num_reqs, common.num_actual_tokens, True, True) if uniform else None
 
 
 def forward(

@@ -7,6 +7,8 @@ ancestors, itself. What a row sees is a block table of pages of one key each, so
 
 A batch of rows fills the GPU more than the chain's batch of requests, and FlashAttention 3 would divide the keys of a
 request into fewer runs, so the schedule is written here: as many runs as the chain's call would have (schedule.py).
+What a number of runs cannot say is left: a row that ends a block before its chain does, where runs are of three blocks
+and more, is cut elsewhere. So is a step with prompts, whose chain counts their blocks, too.
 
 Every row reads its whole context, so the cost grows with nodes x context, and it has to be asked for.
 """
@@ -231,6 +233,6 @@ def _sequences_kernel(
         seen = (node > 0) & (((word >> (node % 32)) & 1) != 0)
         at = tl.load(Depths + b * R + node, mask=seen, other=0)
         slot = tl.load(Slots + first + node, mask=seen, other=0).to(tl.int32)
-        page = slot // BLOCK_SIZE * unit + slot % BLOCK_SIZE
+        page = tl.where(slot < 0, 0, slot // BLOCK_SIZE * unit + slot % BLOCK_SIZE)  # a dummy step has no slots
         seen = seen & (at > 0) & (at <= depth) & (context + at <= width)
         tl.store(Table + context + at - 1, page, mask=seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -32,14 +33,17 @@ def exact_for(state: TreeState, groups: list[tuple[Any, list[str]]], layers: dic
         (builder.kv_cache_dtype not in (torch.bfloat16, torch.float16), "a KV cache in bf16 or fp16"),
         (blocks is None, "heads of 128, or of 64 with few query heads"),
         (bool(others), "one KV cache group"),
+        (not builder.max_num_splits, "full CUDA graphs (without them chains are divided by another rule)"),
         (len(strides) != 1 or not next(iter(strides))[0].is_integer(), "one layout of all KV caches"),
     )
     missing = [what for absent, what in reasons if absent]
     order, layout = None, None
     if not missing and blocks is not None:
-        requests = (builder.max_cudagraph_size or 0) // (1 + state.horizon) if builder.max_num_splits else 0
+        slots, rows = state.batch.batch, 1 + state.horizon
+        requests = max(builder.max_cudagraph_size or 0, min(512, 2 * slots * rows)) // rows  # the chain's graphs
+        most_runs = 1 if os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0") else builder.max_num_splits
         multiprocessors = torch.cuda.get_device_properties(state.walk.accepted.device).multi_processor_count
-        order = order_of(blocks, heads, packed, multiprocessors, builder.max_num_splits, requests)
+        order = order_of(blocks, heads, packed, multiprocessors, most_runs, requests)
         one_row = order_of(blocks, heads, builder.num_heads_q // heads, multiprocessors, 0, 0)
         layout = schedule_layout(builder, one_row, state.walk.accepted.device)
     if order is None or layout is None:
@@ -47,20 +51,21 @@ def exact_for(state: TreeState, groups: list[tuple[Any, list[str]]], layers: dic
         raise ValueError(f"ddtree: exact needs {what}: leave it out")
     unit, size = next(iter(strides))
     state.unit, state.block_size = int(unit), size
-    capacity = min(state.batch.batch, state.settings.max_batch) * (1 + state.nodes)
+    trees = min(state.batch.batch, state.settings.max_batch) * (1 + state.nodes)
+    capacity = min(max(trees, builder.max_cudagraph_size or 0), state.batch.batch * (1 + state.nodes))
     return Exact(order, layout, capacity, builder.model_config.max_model_len, state.horizon, state.walk.accepted.device)
 
 
 def schedule_layout(builder: Any, order: Order, device: torch.device) -> Layout | None:
-    """Read off what the library makes for sequences of one row, of which one is long enough for two runs."""
+    """Read off what the library makes for sequences of one row, of which one is long enough for several runs."""
     from vllm.v1.attention.backends.fa_utils import get_scheduler_metadata
 
-    lens = [100, 2 * order.keys, 100, 100, 100]
+    lens = [100, 64 * order.keys, 100, 100, 100]
     made = [
         get_scheduler_metadata(
             batch_size=len(lens),
             max_seqlen_q=1,
-            max_seqlen_k=2 * order.keys,
+            max_seqlen_k=max(lens),
             num_heads_q=builder.num_heads_q,
             num_heads_kv=builder.num_heads_kv,
             headdim=builder.headdim,

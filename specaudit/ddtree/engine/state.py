@@ -24,12 +24,14 @@ class Step:
     """What this step's batch is, known on the CPU.
 
     requests: leading requests whose whole query is root + draft rows. rows: their query rows. tree: whether attention,
-    positions and walk treat them as trees (else the engine's stock path runs, untouched).
+    positions and walk treat them as trees (else the engine's stock path runs, untouched). uniform: whether the batch is
+    nothing but trees of 1 + N rows, so that a graph of them may run, with padding requests behind it.
     """
 
     requests: int
     rows: int
     tree: bool
+    uniform: bool = False
 
 
 class TreeState:
@@ -73,7 +75,8 @@ class TreeState:
         requests = len(whole) if whole.all() else int(np.argmin(whole))
         has_tree = bool((self.kinds[state.idx_mapping_np[:requests]] == TREE).any())
         tree = requests > 0 and (has_tree or uniform == self.rows)
-        self.step = Step(requests, int(state.num_scheduled_tokens[:requests].sum()), tree)
+        rows = int(state.num_scheduled_tokens[:requests].sum())
+        self.step = Step(requests, rows, tree, uniform == self.rows)
         return uniform if not has_tree or uniform == self.rows else None
 
     def void(self, slot: int, chain_only: bool) -> None:

@@ -85,7 +85,8 @@ class DDTreeProposer(DFlashProposer):
         whole = (drafts > 0) & (num_scheduled == drafts + 1) & decodes & (runner.prev_positions.np[:requests] >= 0)
         uniform = bool((num_scheduled == self.tree.rows).all())
         trees = requests if uniform or whole.all() else int(np.argmin(whole))
-        self.tree.step = Step(trees, int(num_scheduled[:trees].sum()), trees > 0 and bool(uniform or whole.any()))
+        has_trees = trees > 0 and bool(uniform or whole.any())
+        self.tree.step = Step(trees, int(num_scheduled[:trees].sum()), has_trees, uniform)
         if not self.tree.step.tree:
             return
         previous = self._previous[:requests]
