@@ -55,6 +55,14 @@ def usual(given: Setting, engines: Engines) -> list[Case]:
     cases = [Case(f"batch {n}", greedy(mixed, budgets), at_once=n, check=lengths_hold) for n in (1, 8, 32)]
     cases += [
         Case("requests that come and go", greedy(mixed * 2, budgets * 2), op="trace", at_once=20, check=lengths_hold),
+        # a prompt's chunk of 1 + N tokens beside whole trees looks like a batch of trees
+        Case(
+            "prompts as long as a tree",
+            greedy([prompt[: 1 + given.options.budgets[0]] for prompt in prompts], budgets),
+            op="trace",
+            at_once=3,
+            check=lengths_hold,
+        ),
         Case("log-probabilities", greedy(mixed, 48, logprobs=5), check=checks.logprobs_fit),
         Case("seeds come again", twice, scored=False, check=checks.repeats),
         Case("top-k and top-p", sampled, scored=False, check=lengths_hold),
