@@ -166,3 +166,15 @@ def test_an_unset_backend_becomes_flash_attention(monkeypatch: pytest.MonkeyPatc
     config.attention_config.backend = None
     install(config, "v2")
     assert config.attention_config.backend is FLASH
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_exact_is_a_flag(exact: bool) -> None:
+    settings = read(engine(exact=exact))
+    assert settings is not None
+    assert settings.exact is exact
+    plain = read(engine())
+    assert plain is not None
+    assert plain.exact is False
+    with pytest.raises(ValueError, match="ddtree: exact must be true or false, got 'yes'"):
+        read(engine(exact="yes"))

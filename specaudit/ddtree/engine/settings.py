@@ -63,18 +63,22 @@ def read(vllm_config: Any) -> Settings | None:
     budget = int(section.get("budget", 16))
     if not 1 <= budget <= 512:
         raise ValueError(f"ddtree: budget must be 1 to 512 nodes, got {budget}")
-    exact = section.get("exact", False)
-    if exact not in (True, False):
-        raise ValueError(f"ddtree: exact must be true or false, got {exact!r}")
     return Settings(
         budget=budget,
         max_batch=int(section.get("max_batch", 0)) or default_max_batch(budget),
         chain_max_batch=int(section.get("chain_max_batch", 0)),
         spine=int(section.get("spine", 0)),
         depth_bonus=float(section.get("depth_bonus", 0.0)),
-        exact=bool(exact),
+        exact=_flag(section, "exact"),
         horizon=int(section.get("horizon", 0)),
     )
+
+
+def _flag(section: dict[str, Any], name: str) -> bool:
+    value = section.get(name, False)
+    if value not in (True, False):
+        raise ValueError(f"ddtree: {name} must be true or false, got {value!r}")
+    return bool(value)
 
 
 def refusals(vllm_config: Any, runner: str) -> list[str]:
