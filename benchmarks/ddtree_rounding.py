@@ -24,6 +24,7 @@ from torch import Tensor
 from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func, get_scheduler_metadata
 
 from specaudit.ddtree import attention
+from specaudit.ddtree.engine.context import rows_alone
 from specaudit.ddtree.engine.exact import Exact, Sequences, pages
 from specaudit.ddtree.engine.exact_setup import schedule_layout
 from specaudit.ddtree.engine.schedule import RUNS, flash_blocks, order_of, rounded
@@ -76,9 +77,9 @@ class Case:
         )
         assert layout is not None
         self.layout = layout
-        self.exact = Exact(order, layout, total, LONGEST, HORIZON, CUDA)
+        unit = pages(self.caches[0][0])[1]
+        self.exact = Exact(order, layout, total, LONGEST, HORIZON, CUDA, block_size=BLOCK, unit=unit)
         self.tree_links = SimpleNamespace(depths=self.depths, ancestors=self.ancestors, batch=self.batch)
-        self.unit = pages(self.caches[0][0])[1]
         self.sequences = self.prepare()
 
     def runs(self) -> int:
@@ -95,8 +96,6 @@ class Case:
             total,
             self.table,
             self.slots,
-            BLOCK,
-            self.unit,  # type: ignore[arg-type]
         )
 
     def full(self, value: int) -> Tensor:
@@ -144,24 +143,11 @@ class Case:
         )
         return made
 
-    def alone(self, layer: int, sequences: Sequences | None = None) -> Tensor:
-        """Every row a sequence of its own."""
-        sequences = sequences or self.sequences
-        out: Tensor = flash_attn_varlen_func(
-            q=self.queries[layer],
-            k=pages(self.caches[layer][0])[0],
-            v=pages(self.caches[layer][1])[0],
-            cu_seqlens_q=sequences.starts,
-            max_seqlen_q=1,
-            seqused_k=sequences.lens,
-            max_seqlen_k=LONGEST,
-            softmax_scale=self.size**-0.5,
-            causal=False,
-            block_table=sequences.table,
-            scheduler_metadata=sequences.schedule,
-            fa_version=3,
-            num_splits=sequences.splits,
-        )
+    def alone(self, layer: int) -> Tensor:
+        """Every row a sequence of its own, by the engine's own call."""
+        impl = SimpleNamespace(scale=self.size**-0.5, vllm_flash_attn_version=3)
+        out = torch.empty_like(self.queries[layer])
+        rows_alone(self.sequences, impl, self.queries[layer], *self.caches[layer], out)
         return out
 
     def tree(self, layer: int, out: Tensor, lse: Tensor) -> None:

@@ -111,9 +111,15 @@ def test_every_row_sees_its_context_and_its_ancestors(
     state, trees, requests = state_of_trees(device), 2, len(lengths)
     if exact:
         state.exact = Exact(
-            Order(8, 1, 1, 11, 4, 4), Layout((ROWS, RUNS), (ROWS,), 2), 4 * (1 + NODES), 32, HORIZON, device
+            Order(8, 1, 1, 11, 4, 4),
+            Layout((ROWS, RUNS), (ROWS,), 2),
+            4 * (1 + NODES),
+            32,
+            HORIZON,
+            device,
+            block_size=BLOCK,
+            unit=BLOCK,
         )
-        state.unit = state.block_size = BLOCK
     batch = common(lengths, device)
     contexts = [5, 9, 6, 3][:requests]
     state.step = Step(trees, sum(lengths[:trees]), True)

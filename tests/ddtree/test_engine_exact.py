@@ -31,6 +31,7 @@ from specaudit.ddtree.engine.state import TreeState
 from specaudit.ddtree.layout import Tree
 
 NODES, HORIZON, BLOCK = 40, 5, 4  # 41 rows: two ancestor words
+CACHE = {"block_size": BLOCK, "unit": BLOCK}
 LAYOUT = Layout((ROWS, RUNS), (ROWS,), 2)  # of vLLM 0.20.1
 
 
@@ -58,14 +59,14 @@ def test_every_row_gets_its_context_and_its_ancestors_in_order(
 ) -> None:
     requests = len(lengths)
     tree = trees(4, device)
-    exact = Exact(Order(8, 1, 5, 11, 4, 4), layout, 50, 700, HORIZON, device)
+    exact = Exact(Order(8, 1, 5, 11, 4, 4), layout, 50, 700, HORIZON, device, block_size=BLOCK, unit=unit)
     exact.table.fill_(-1)
     contexts = [9, 601, 1, 30][:requests]  # the root counted in
     starts = torch.tensor([0, *lengths]).cumsum(0).int().to(device)
     table = torch.randperm(4 * 180, generator=torch.Generator().manual_seed(1)).int().view(4, 180).to(device)
     slots = torch.randperm(5000, generator=torch.Generator().manual_seed(2))[:padded].to(device)
     lens = torch.tensor(contexts, dtype=torch.int32, device=device)
-    made = exact.prepare(tree, lens, starts, padded, table, slots, BLOCK, unit)
+    made = exact.prepare(tree, lens, starts, padded, table, slots)
 
     assert made.starts.tolist() == list(range(padded + 1))
     first = 0
@@ -91,7 +92,7 @@ def test_every_row_gets_its_context_and_its_ancestors_in_order(
 
 def divided(order: Order, contexts: list[int], device: torch.device, depth: int = 0) -> list[int]:
     """Runs of the root's row of each request, or of a row of that depth."""
-    exact = Exact(order, LAYOUT, 400, 2000, HORIZON, device)
+    exact = Exact(order, LAYOUT, 400, 2000, HORIZON, device, **CACHE)
     tree = trees(4, device)
     requests = len(contexts)
     tree.depths[:, 0] = depth
@@ -99,7 +100,7 @@ def divided(order: Order, contexts: list[int], device: torch.device, depth: int 
     table = torch.zeros(requests, 600, dtype=torch.int32, device=device)
     slots = torch.zeros(requests, dtype=torch.int64, device=device)
     lens = torch.tensor(contexts, dtype=torch.int32, device=device)
-    made = exact.prepare(tree, lens, starts, requests, table, slots, BLOCK, BLOCK)
+    made = exact.prepare(tree, lens, starts, requests, table, slots)
     if made.splits == 1:
         assert len(made.schedule) == rounded(requests) + 1
         return [1] * requests
@@ -161,12 +162,12 @@ def test_blocks_are_flash_attention_3s(head_size: int, packed_rows: int, expecte
 
 def test_a_row_without_a_slot_is_given_a_page_that_exists(device: torch.device) -> None:
     """Dummy steps have no slots, and may meet the trees of the step before."""
-    exact = Exact(Order(8, 1, 5, 11, 4, 4), LAYOUT, 50, 64, HORIZON, device)
+    exact = Exact(Order(8, 1, 5, 11, 4, 4), LAYOUT, 50, 64, HORIZON, device, **CACHE)
     starts = torch.tensor([0, 41], dtype=torch.int32, device=device)
     lens = torch.tensor([9], dtype=torch.int32, device=device)
     table = torch.zeros(1, 16, dtype=torch.int32, device=device)
     slots = torch.full((41,), -1, dtype=torch.int64, device=device)
-    made = exact.prepare(trees(1, device), lens, starts, 41, table, slots, BLOCK, BLOCK)
+    made = exact.prepare(trees(1, device), lens, starts, 41, table, slots)
     assert int(made.table.min()) >= 0
 
 
@@ -178,7 +179,7 @@ def test_batch_invariant_chains_are_not_divided(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_room_for_runs_is_what_a_batch_can_have() -> None:
-    exact = Exact(Order(128, 1, 5, 22, 32, 8), LAYOUT, 8, 2048, HORIZON, torch.device("cpu"))
+    exact = Exact(Order(128, 1, 5, 22, 32, 8), LAYOUT, 8, 2048, HORIZON, torch.device("cpu"), **CACHE)
     assert [exact.splits(n, 17 * n) for n in (1, 4, 5, 8, 9)] == [16, 16, 8, 8, 1]
     assert exact.splits(8, 993) == 1  # the library gives more sequences no runs of their own
 

@@ -89,7 +89,7 @@ def plan(state: TreeState | None, common: Any) -> TreeMetadata | None:
         return None
     requests, rows, rest = step.requests, step.rows, None
     padded, max_rows = common.num_reqs, 1 + state.nodes
-    if step.uniform and common.num_actual_tokens == padded * state.rows and common.max_query_len == state.rows:
+    if step.uniform and _is_a_graphs(state, common):
         # a graph's padding requests have context 0 and no rows
         requests, rows, max_rows = padded, common.num_actual_tokens, state.rows
     elif requests < padded:
@@ -103,8 +103,6 @@ def plan(state: TreeState | None, common: Any) -> TreeMetadata | None:
             rows,
             common.block_table_tensor,
             common.slot_mapping,
-            state.block_size,
-            state.unit,
         )
     return TreeMetadata(
         sequences=sequences,
@@ -120,8 +118,13 @@ def plan(state: TreeState | None, common: Any) -> TreeMetadata | None:
 
 
 def _captured(state: TreeState, common: Any) -> Step | None:
-    uniform = common.max_query_len == state.rows and common.num_actual_tokens == common.num_reqs * state.rows
-    return Step(common.num_reqs, common.num_actual_tokens, True, True) if uniform else None
+    return Step(common.num_reqs, common.num_actual_tokens, True, True) if _is_a_graphs(state, common) else None
+
+
+def _is_a_graphs(state: TreeState, common: Any) -> bool:
+    """Whether the batch has the shape of a graph of trees: 1 + N rows for every request, padding ones included."""
+    uniform: bool = common.num_actual_tokens == common.num_reqs * state.rows and common.max_query_len == state.rows
+    return uniform
 
 
 def forward(
@@ -144,7 +147,7 @@ def forward(
     rows = tree.rows
     out = output[:rows]
     if tree.sequences is not None:
-        _rows_alone(tree.sequences, impl, query[:rows], key_cache, value_cache, out)
+        rows_alone(tree.sequences, impl, query[:rows], key_cache, value_cache, out)
     else:
         _in_two_parts(tree, impl, metadata, query[:rows], key_cache, value_cache, out, scales, layer)
     if tree.rest_row_starts is None:
@@ -171,7 +174,7 @@ def forward(
     )
 
 
-def _rows_alone(
+def rows_alone(
     sequences: Sequences, impl: Any, query: Tensor, key_cache: Tensor, value_cache: Tensor, out: Tensor
 ) -> None:
     """Every row is a sequence of one query over pages of one key each."""

@@ -33,10 +33,21 @@ class Exact:
     """The sequences of a step's tree rows, in buffers of fixed addresses that captured graphs read."""
 
     def __init__(
-        self, order: Order, layout: Layout, capacity: int, max_model_len: int, horizon: int, device: torch.device
+        self,
+        order: Order,
+        layout: Layout,
+        capacity: int,
+        max_model_len: int,
+        horizon: int,
+        device: torch.device,
+        *,
+        block_size: int,
+        unit: int,
     ) -> None:
-        """capacity: tree rows of the largest step. A step of more rows goes without."""
+        """capacity: tree rows of the largest step. A step of more rows goes without. block_size: of the caches; unit:
+        pages of one key from a block to the next, see `pages`."""
         self.order, self.layout, self.capacity, self.horizon = order, layout, capacity, horizon
+        self.block_size, self.unit = block_size, unit
         self.table = torch.zeros(capacity, -(-max_model_len // 16) * 16, dtype=torch.int32, device=device)
         self.lens = torch.zeros(capacity, dtype=torch.int32, device=device)
         self.starts = torch.arange(capacity + 1, dtype=torch.int32, device=device)
@@ -58,8 +69,6 @@ class Exact:
         rows: int,
         block_table: Tensor,
         slots: Tensor,
-        block_size: int,
-        unit: int,
     ) -> Sequences:
         """One launch per step.
 
@@ -69,7 +78,6 @@ class Exact:
             row_starts: [B + 1] int32; rows of no request get no keys.
             rows: flat rows that the call covers, at most `capacity`.
             block_table: [B, blocks] int32; slots: [>= rows] int64, the KV slot of every row.
-            unit: pages of one key from a block to the next.
         """
         requests = row_starts.shape[0] - 1
         splits = self.splits(requests, rows)
@@ -89,7 +97,7 @@ class Exact:
             requests,
             rounded(rows),
             block_table.stride(0),
-            unit,
+            self.unit,
             self.horizon,
             self.order.rows,
             float(self.order.heads),
@@ -103,7 +111,7 @@ class Exact:
             VECTORS=len(roles),
             R=tree.depths.shape[1],
             W=words,
-            BLOCK_SIZE=block_size,
+            BLOCK_SIZE=self.block_size,
             KEYS=self.order.keys,
             REQUESTS=triton.next_power_of_2(tree.batch),
             BLOCK_R=triton.next_power_of_2(tree.depths.shape[1]),

@@ -23,7 +23,7 @@ def exact_for(state: TreeState, groups: list[tuple[Any, list[str]]], layers: dic
         return None
     (group, names), *others = groups
     builder, impl = group.metadata_builders[0], layers[names[0]].impl
-    heads = builder.num_heads_kv
+    heads, device = builder.num_heads_kv, state.walk.accepted.device
     packed = (1 + state.horizon) * (builder.num_heads_q // heads)
     blocks = flash_blocks(builder.headdim, packed)
     views = [view for name in names for view in cache_views(layers[name].kv_cache)]
@@ -42,18 +42,18 @@ def exact_for(state: TreeState, groups: list[tuple[Any, list[str]]], layers: dic
         slots, rows = state.batch.batch, 1 + state.horizon
         requests = max(builder.max_cudagraph_size or 0, min(512, 2 * slots * rows)) // rows  # the chain's graphs
         most_runs = 1 if os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0") else builder.max_num_splits
-        multiprocessors = torch.cuda.get_device_properties(state.walk.accepted.device).multi_processor_count
+        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
         order = order_of(blocks, heads, packed, multiprocessors, most_runs, requests)
         one_row = order_of(blocks, heads, builder.num_heads_q // heads, multiprocessors, 0, 0)
-        layout = schedule_layout(builder, one_row, state.walk.accepted.device)
+        layout = schedule_layout(builder, one_row, device)
     if order is None or layout is None:
         what = (missing or ["a schedule of FlashAttention 3 that it knows"])[0]
         raise ValueError(f"ddtree: exact needs {what}: leave it out")
-    unit, size = next(iter(strides))
-    state.unit, state.block_size = int(unit), size
+    unit, block_size = next(iter(strides))
     trees = min(state.batch.batch, state.settings.max_batch) * (1 + state.nodes)
     capacity = min(max(trees, builder.max_cudagraph_size or 0), state.batch.batch * (1 + state.nodes))
-    return Exact(order, layout, capacity, builder.model_config.max_model_len, state.horizon, state.walk.accepted.device)
+    longest = builder.model_config.max_model_len
+    return Exact(order, layout, capacity, longest, state.horizon, device, block_size=block_size, unit=int(unit))
 
 
 def schedule_layout(builder: Any, order: Order, device: torch.device) -> Layout | None:

@@ -50,8 +50,6 @@ class TreeState:
         # keys of the context part of attention: the tokens before the root, and the root
         self.context_lens = torch.zeros(slots, dtype=torch.int32, device=device)
         self.exact: Exact | None = None  # where rows are attended to as a chain's are, one by one
-        self.unit = 0  # pages of one key from a KV block to the next
-        self.block_size = 0
         # by slot; 0: chain-shaped
         self.budgets = torch.full((slots,), settings.budget, dtype=torch.int32, device=device)
         self.kinds = np.zeros(slots, dtype=np.int8)  # what each slot's drafts are: VOID, CHAIN or TREE
