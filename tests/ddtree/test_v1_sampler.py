@@ -13,6 +13,7 @@ import torch
 from specaudit.ddtree import reference
 from specaudit.ddtree.engine.settings import Settings
 from specaudit.ddtree.engine.state import Step, TreeState
+from specaudit.ddtree.layout import Tree
 from specaudit.ddtree.v1.minimum import Minimums, idle, mask_stops
 
 NODES, HORIZON, VOCABULARY, STOP, OTHER = 8, 4, 64, 7, 9
@@ -103,44 +104,139 @@ def sampler_class(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     sys.modules.pop("specaudit.ddtree.v1.sampler", None)
 
 
+PROMPT, COMPUTED = 10, 13  # the root is a request's fourth token: a row at p yields token p + 1
+
+
+def make_sampler(sampler_class: Any, trees: list[Tree], min_tokens: int, device: torch.device) -> tuple[Any, Metadata]:
+    """The sampler at a step of whole trees [1, R] each, and the step's metadata."""
+    count, rows = len(trees), 1 + NODES
+    state = TreeState(Settings(budget=NODES, max_batch=2, horizon=HORIZON), count, device)
+    for b, tree in enumerate(trees):
+        for name, x in state.batch.tensors().items():
+            x[b].copy_(tree.tensors()[name][0])
+    state.step = Step(count, count * rows, True)
+    names = [f"r{b}" for b in range(count)]
+    runner = SimpleNamespace(
+        input_ids=SimpleNamespace(gpu=torch.cat([tree.tokens[0] for tree in trees]).to(device).int()),
+        positions=COMPUTED + torch.cat([tree.depths[0] for tree in trees]).to(device),
+        requests={name: request(min_tokens, STOP) for name in names},
+        input_batch=SimpleNamespace(
+            req_ids=names,
+            num_prompt_tokens=np.full(count, PROMPT),
+            num_computed_tokens_cpu=np.full(count, COMPUTED),
+        ),
+    )
+    ends = torch.arange(1, count + 1, dtype=torch.int32, device=device)
+    metadata = Metadata(
+        num_draft_tokens=[NODES] * count,
+        cu_num_draft_tokens=ends * NODES,
+        cu_num_sampled_tokens=ends * rows,
+        logits_indices=torch.arange(count * rows, device=device),
+    )
+    return sampler_class(None, None, device, SimpleNamespace(tree=state, runner=runner)), metadata
+
+
+def sampling_of(**given: Any) -> SimpleNamespace:
+    usual = {
+        "all_greedy": True, "no_penalties": True, "bad_words_token_ids": {}, "allowed_token_ids_mask": None,
+        "max_num_logprobs": None, "logitsprocs": SimpleNamespace(non_argmax_invariant=[SimpleNamespace(min_toks={})]),
+    }  # fmt: skip
+    return SimpleNamespace(**(usual | given))
+
+
+def emitted_by(sampler: Any, metadata: Metadata, logits: torch.Tensor, sampling: Any) -> list[list[int]]:
+    tokens = sampler.forward(metadata, None, logits, sampling).sampled_token_ids.tolist()
+    return [[t for t in row if t >= 0] for row in tokens]
+
+
+def on_cpu(tree: Tree) -> Tree:
+    return Tree(**{name: x.cpu() for name, x in tree.tensors().items()}, horizon=tree.horizon)
+
+
+def drawn_tree(seed: int) -> Tree:
+    logits = torch.randn(1, HORIZON, VOCABULARY, generator=torch.Generator().manual_seed(seed))
+    return reference.build(6 * logits, NODES)  # a few likely tokens: deep as well as broad
+
+
 @pytest.mark.parametrize("min_tokens", [0, 4, 5, 6, 20])
 def test_no_stop_token_is_emitted_before_min_tokens(sampler_class: Any, device: torch.device, min_tokens: int) -> None:
     """A tree whose longest path the target follows; the target would stop everywhere, its second choice is the path."""
-    prompt, computed = 10, 13  # the root is the request's fourth token: a row at p yields token p + 1
-    state = TreeState(Settings(budget=NODES, max_batch=2, horizon=HORIZON), 2, device)
-    made = reference.build(torch.randn(1, HORIZON, VOCABULARY, generator=torch.Generator().manual_seed(1)), NODES)
-    for name, x in state.batch.tensors().items():
-        x[:1].copy_(made.tensors()[name])
-    state.step = Step(1, 1 + NODES, True)
-    tokens = made.tokens[0].to(device).int()
-    positions = computed + made.depths[0].to(device)
+    made = drawn_tree(1)
+    sampler, metadata = make_sampler(sampler_class, [made], min_tokens, device)
+    tokens, child = made.tokens[0], made.first_child[0]
     logits = torch.zeros(1 + NODES, VOCABULARY, device=device)
     logits[:, STOP] = 2
-    child = made.first_child[0]
     for row in range(1 + NODES):  # the target goes on along first children, then says OTHER
         logits[row, tokens[child[row]] if child[row] >= 0 else OTHER] = 1
-    runner = SimpleNamespace(
-        input_ids=SimpleNamespace(gpu=tokens), positions=positions, requests={"a": request(min_tokens, STOP)},
-        input_batch=SimpleNamespace(
-            req_ids=["a"], num_prompt_tokens=np.array([prompt]), num_computed_tokens_cpu=np.array([computed])
-        ),
-    )  # fmt: skip
-    sampler = sampler_class(None, None, device, SimpleNamespace(tree=state, runner=runner))
-    metadata = Metadata(
-        num_draft_tokens=[NODES],
-        cu_num_draft_tokens=torch.tensor([NODES], dtype=torch.int32, device=device),
-        cu_num_sampled_tokens=torch.tensor([1 + NODES], dtype=torch.int32, device=device),
-        logits_indices=torch.arange(1 + NODES, device=device),
-    )
-    sampling = SimpleNamespace(
-        all_greedy=True, no_penalties=True, bad_words_token_ids={}, allowed_token_ids_mask=None, max_num_logprobs=None,
-        logitsprocs=SimpleNamespace(non_argmax_invariant=[SimpleNamespace(min_toks={})]),
-    )  # fmt: skip
-    emitted = [t for t in sampler.forward(metadata, None, logits, sampling).sampled_token_ids[0].tolist() if t >= 0]
+    [emitted] = emitted_by(sampler, metadata, logits, sampling_of())
     path, row = [], 0
     while child[row] >= 0:
         row = int(child[row])
         path.append(int(tokens[row]))
-    before = computed + 1 - prompt  # tokens that the request has, the root counted
+    before = COMPUTED + 1 - PROMPT  # tokens that the request has, the root counted
     free = max(0, min_tokens - before)  # so many more may not be the stop token
     assert emitted == [*path, OTHER][:free] + [STOP] * (free <= len(path))
+
+
+def reordered(tree: Tree) -> tuple[Tree, list[int]]:
+    """The same tree breadth first, and each new row's old row."""
+    parents = tree.parents[0].tolist()
+    old = sorted(range(1 + NODES), key=lambda row: (int(tree.depths[0, row]), -row))
+    new = {row: place for place, row in enumerate(old)}
+    moved = Tree(**{name: x.clone() for name, x in tree.tensors().items()}, horizon=HORIZON)
+    for name in ("tokens", "depths", "ranks", "scores"):
+        getattr(moved, name)[0] = getattr(tree, name)[0, old]
+    moved.parents[0] = torch.tensor([new.get(parents[row], -1) for row in old])
+    moved.parents[0, 0] = -1
+    for name in ("first_child", "next_sibling"):
+        links = getattr(tree, name)[0].tolist()
+        getattr(moved, name)[0] = torch.tensor([new[links[row]] if links[row] >= 0 else -1 for row in old])
+    reference.ancestor_mask(moved.parents, moved.ancestors)
+    return moved, old
+
+
+def test_a_seeded_request_gets_the_same_tokens_whatever_the_order_of_the_nodes(
+    sampler_class: Any, device: torch.device
+) -> None:
+    lengths = []
+    for seed in range(24):
+        tree = drawn_tree(seed)
+        moved, old = reordered(tree)
+        assert old != list(range(1 + NODES))
+        logits = torch.full((1 + NODES, VOCABULARY), -4.0, device=device)
+        for row in range(1, 1 + NODES):  # every node is a likely child of its parent
+            logits[int(tree.parents[0, row]), int(tree.tokens[0, row])] = 2
+        found = []
+        for one, order in ((tree, list(range(1 + NODES))), (moved, old)):
+            sampler, metadata = make_sampler(sampler_class, [one, one], 0, device)
+            generators = {0: torch.Generator(device).manual_seed(seed)}
+            sampling = sampling_of(all_greedy=False, temperature=torch.ones(2, device=device), generators=generators)
+            found.append(emitted_by(sampler, metadata, logits[order].repeat(2, 1), sampling)[0])
+        assert found[0] == found[1]
+        lengths.append(len(found[0]))
+    assert len(set(lengths)) > 2  # nothing, some and much was accepted
+
+
+def test_sampled_tokens_follow_the_targets_distribution(sampler_class: Any, device: torch.device) -> None:
+    """Noise that siblings share: the first two tokens together, drawn 4,000 times, against the exact chances."""
+    tree = drawn_tree(5)
+    draws, places = 4000, 1 + NODES
+    logits = torch.randn(places, VOCABULARY, generator=torch.Generator().manual_seed(2)).to(device)
+    for row in range(1, places):
+        logits[int(tree.parents[0, row]), int(tree.tokens[0, row])] = 3
+    chances = logits.softmax(-1)
+    torch.manual_seed(11)
+    sampler, metadata = make_sampler(sampler_class, [tree] * draws, 0, device)
+    sampling = sampling_of(all_greedy=False, temperature=torch.ones(draws, device=device), generators={})
+    _, target = sampler._target_tokens(metadata, logits.repeat(draws, 1), sampling, [])
+    trees, starts = sampler.proposer.tree.batch, torch.arange(draws + 1) * places
+    walked = reference.walk(target.cpu(), tree.tokens[0].repeat(draws), on_cpu(trees), starts)
+    found = walked.emitted.tolist()
+    children = {int(tree.tokens[0, row]): row for row in range(1, places) if int(tree.parents[0, row]) == 0}
+    for token, row in children.items():
+        expected = draws * float(chances[0, token])
+        seen = [tokens for tokens in found if tokens[0] == token]
+        assert abs(len(seen) - expected) < 5 * expected**0.5
+        for other in tree.tokens[0, (tree.parents[0] == row).nonzero().flatten()].tolist():
+            expected = len(seen) * float(chances[row, other])
+            assert abs(sum(tokens[1] == other for tokens in seen) - expected) < 5 * expected**0.5 + 2

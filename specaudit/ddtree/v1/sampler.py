@@ -78,18 +78,25 @@ class TreeRejectionSampler(RejectionSampler):
         if sampling.all_greedy:
             return processed, greedy
         processed = apply_sampling_constraints(processed, metadata.cu_num_sampled_tokens, sampling)
-        noise = torch.empty_like(processed).exponential_()
-        first = 0
-        for request, count in enumerate(rows.num_draft_tokens):
-            generator = sampling.generators.get(request)
+        ends = metadata.cu_num_sampled_tokens.long()
+        lengths = torch.diff(ends, prepend=ends.new_zeros(1))
+        request = torch.arange(len(ends), device=ends.device).repeat_interleave(lengths, output_size=len(processed))
+        positions = self.proposer.runner.positions[metadata.logits_indices]
+        depths = positions - positions[ends - lengths][request]
+        noise = self._noise(processed, rows.num_draft_tokens, sampling.generators)
+        sampled = processed.softmax(-1).div_(noise[request, depths]).argmax(-1).int()
+        is_greedy = (sampling.temperature == GREEDY_TEMPERATURE)[request]
+        return processed, torch.where(is_greedy, greedy, sampled)
+
+    def _noise(self, logits: Tensor, counts: list[int], generators: dict[int, torch.Generator]) -> Tensor:
+        """Exponential noise [B, 1 + D, V], by request and *depth*: of siblings one at most is visited, and what a
+        seeded request gets does not depend on the order of a tree's nodes, which a rounding may change."""
+        noise = logits.new_empty(len(counts), 1 + self.proposer.tree.batch.max_depth, logits.shape[-1]).exponential_()
+        for request, count in enumerate(counts):
+            generator = generators.get(request)
             if generator is not None:
-                noise[first : first + count].exponential_(generator=generator)
-            first += count
-        sampled = (processed.softmax(-1) / noise).argmax(-1).int()
-        counts = torch.diff(metadata.cu_num_sampled_tokens, prepend=metadata.cu_num_sampled_tokens.new_zeros(1))
-        is_greedy = sampling.temperature == GREEDY_TEMPERATURE
-        row_is_greedy = is_greedy.repeat_interleave(counts, output_size=processed.shape[0])
-        return processed, torch.where(row_is_greedy, greedy, sampled)
+                noise[request, :count].exponential_(generator=generator)
+        return noise
 
     @staticmethod
     def _is_plain(sampling: Any) -> bool:
