@@ -1,7 +1,7 @@
 """Runs on a machine, with the engine's own interpreter: do the changed files compile there, can they be imported.
 
-Stdlib only, Python 3.8 and newer. Request: ``root``, ``engine``, ``paths``, ``modules`` (imported, each in a process of
-its own; empty: none), ``seconds``.
+Stdlib only, Python 3.8 and newer. Request: ``root``, ``engine``, ``paths``, ``modules`` (imported; empty: none),
+``seconds`` for one module.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 
     Header = dict[str, Any]
 
-_IMPORT = "import sys; sys.path.insert(0, sys.argv[1]); __import__(sys.argv[2])"
+#: A byte for each module that was imported; an engine's first one takes long, the others next to nothing.
+_IMPORT = """
+import os, signal, sys
+root, seconds, told = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+sys.path.insert(0, root)
+for name in sys.argv[4:]:
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    __import__(name)
+    os.write(told, b".")
+"""
 _TAIL = 2000
 
 
@@ -25,7 +34,7 @@ def main(request: Header, blobs: dict[str, bytes]) -> tuple[Header, dict[str, by
     """Answers one request."""
     package = os.path.realpath(os.path.join(request["root"], request["engine"]))
     compiled = {path: _compiles(os.path.join(package, *path.split("/")[1:])) for path in request["paths"]}
-    imported = {name: _imports(request["root"], name, request["seconds"]) for name in request["modules"]}
+    imported = _imported(request["root"], list(request["modules"]), request["seconds"])
     version = ".".join(str(part) for part in sys.version_info[:3])
     return {"python": sys.executable, "version": version, "compiled": compiled, "imported": imported}, {}
 
@@ -40,20 +49,49 @@ def _compiles(target: str) -> str:
     return ""
 
 
+def _imported(root: str, names: list[str], seconds: float) -> dict[str, str]:
+    """What is wrong with each module, or nothing. After one that fails, the others go on in a new process."""
+    found: dict[str, str] = {}
+    rest = names
+    while rest:
+        count, problem = _import_in_turn(root, rest, seconds)
+        found.update(dict.fromkeys(rest[:count], ""))
+        if count < len(rest):
+            found[rest[count]] = problem
+        rest = rest[count + 1 :]
+    return found
+
+
+def _import_in_turn(root: str, names: list[str], seconds: float) -> tuple[int, str]:
+    """How many were imported, one after the other in one process, and why the next one was not."""
+    read, write = os.pipe()
+    late = f"no answer within {seconds:g} s"
+    try:
+        command = [sys.executable, "-B", "-c", _IMPORT, root, str(seconds), str(write), *names]
+        # the process ends itself; should it not, or leave another one behind, it is ended here
+        limit = seconds * len(names) + 10
+        done = subprocess.run(command, capture_output=True, check=False, cwd="/", pass_fds=(write,), timeout=limit)
+        problem = late if done.returncode == -signal.SIGALRM else _why(done.returncode, done.stderr)
+    except subprocess.TimeoutExpired:
+        problem = late
+    finally:
+        os.close(write)
+    os.set_blocking(read, False)
+    try:
+        return len(os.read(read, len(names))), problem
+    except BlockingIOError:  # nothing was written, and something that it started still lives
+        return 0, problem
+    finally:
+        os.close(read)
+
+
+def _why(status: int, stderr: bytes) -> str:
+    """The last of a traceback; an engine's log on the same stream explains nothing."""
+    text = stderr.decode("utf-8", "replace").strip()
+    return text[-_TAIL:] if status > 0 and "Error" in text else _ended(status)
+
+
 def _ended(status: int) -> str:
     if status < 0:
         return f"it was ended by signal {-status} ({signal.strsignal(-status)})"
     return f"it ended with exit status {status}"
-
-
-def _imports(root: str, name: str, seconds: float) -> str:
-    command = [sys.executable, "-B", "-c", _IMPORT, root, name]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=seconds, check=False, cwd="/")
-    except subprocess.TimeoutExpired:
-        return f"no answer within {seconds:g} s"
-    return (
-        ""
-        if done.returncode == 0
-        else done.stderr.decode("utf-8", "replace").strip()[-_TAIL:] or _ended(done.returncode)
-    )

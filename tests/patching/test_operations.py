@@ -260,16 +260,47 @@ def test_why_modules_cannot_be_imported_is_said_once_for_each_reason() -> None:
     assert "See all of it" in importing.advice({"e.a": absent}, python, "/site", "e", where)
 
 
-def test_what_ends_an_import_without_a_word_is_said(copy: Copy, opened: Callable[[Path], Place]) -> None:
+@pytest.fixture
+def bare(copy: Copy) -> Path:
+    """An engine whose package can be imported without its requirements."""
     site = copy("a")
-    place = opened(site)
-    for name, code in (("quits", "import os; os._exit(7)"), ("dies", "import os; os.abort()")):
-        (site / f"vllm/{name}.py").write_text(code)
     (site / "vllm/__init__.py").unlink()
     (site / "vllm/__init__.py").touch()
-    request = {"paths": [], "modules": ["vllm.quits", "vllm.dies"], "seconds": 60.0}
-    said = place.call("specaudit.patching.checking", request)["imported"]
-    assert said == {"vllm.quits": "it ended with exit status 7", "vllm.dies": "it was ended by signal 6 (Aborted)"}
+    return site
+
+
+def imported(place: Place, names: list[str], seconds: float) -> dict[str, str]:
+    request = {"paths": [], "modules": [f"vllm.{name}" for name in names], "seconds": seconds}
+    found: dict[str, str] = place.call("specaudit.patching.checking", request)["imported"]
+    return found
+
+
+def test_what_ends_an_import_without_a_word_is_said(bare: Path, opened: Callable[[Path], Place]) -> None:
+    noise = "import os, sys, signal, time; print('a warning', file=sys.stderr)\n"
+    for name, code in (
+        ("quits", "os._exit(7)"), ("dies", "os.abort()"), ("fine", ""), ("hangs", "time.sleep(60)"), ("last", ""),
+    ):  # fmt: skip
+        (bare / f"vllm/{name}.py").write_text(noise + code)
+    assert imported(opened(bare), ["quits", "dies", "fine", "hangs", "last"], 3.0) == {
+        "vllm.quits": "it ended with exit status 7",
+        "vllm.dies": "it was ended by signal 6 (Aborted)",
+        "vllm.fine": "",
+        "vllm.hangs": "no answer within 3 s",
+        "vllm.last": "",
+    }
+
+
+def test_modules_are_imported_by_one_process_until_one_fails(bare: Path, opened: Callable[[Path], Place]) -> None:
+    """An engine's first import takes half a minute: not once for each of thirty modules."""
+    log = bare / "seen"
+    note = f"import os; open({str(log)!r}, 'a').write(f'{{__name__}} {{os.getpid()}}\\n')\n"
+    for name, code in (("one", ""), ("two", ""), ("wrong", "raise LookupError('no such thing')"), ("three", "")):
+        (bare / f"vllm/{name}.py").write_text(note + code)
+    found = imported(opened(bare), ["one", "two", "wrong", "three"], 60.0)
+    assert found.pop("vllm.wrong").endswith("LookupError: no such thing")
+    assert set(found.values()) == {""}
+    by_name = dict(line.split() for line in log.read_text().splitlines())
+    assert by_name["vllm.one"] == by_name["vllm.two"] == by_name["vllm.wrong"] != by_name["vllm.three"]
 
 
 class Feature(Recipe):
