@@ -24,7 +24,7 @@ suite() { # name, minutes, arguments
     grep '^MISS\|^n/a\|^FAILED' "$out/$name.txt" || true
 }
 memcheck() { # name, search path, arguments; in the background, so its result is a file
-    PYTHONPATH=$2 timeout 400 compute-sanitizer --tool memcheck python3 "$here/ddtree_memcheck.py" --target "$target" \
+    PYTHONPATH=$2 timeout 900 compute-sanitizer --launch-timeout 0 --tool memcheck python3 "$here/ddtree_memcheck.py" --target "$target" \
         --draft "$draft" ${3:-} >"$out/memcheck-$1.txt" 2>&1
     if grep -q '^emitted \[12, 12, 12\]' "$out/memcheck-$1.txt"; then
         echo "memcheck $1: $(grep 'ERROR SUMMARY' "$out/memcheck-$1.txt")"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 from itertools import pairwise
-from statistics import mean
+from math import hypot
+from statistics import mean, stdev
 from typing import Any
 
 from . import shared
@@ -64,11 +65,12 @@ def judge(given: Setting, figures: dict[str, dict[str, Any]], name: str, budget:
     if wanted:
         given.report.bar(f"{name}: acceptance length / chain's", ratio, f">= {wanted}", ratio >= wanted)
     early, usual = (figures[n]["first"] / (figures[n]["rest"] or 1) for n in (name, "chain"))
+    error = figures[name]["error"]
     given.report.bar(
         f"{name}: first {FIRST} tokens / rest (chain: {usual:.3f})",
         early,
-        f">= {0.97 * usual:.3f}",
-        early >= 0.97 * usual,
+        f">= 1 - 2 standard errors of {error:.3f}",
+        early >= 1 - 2 * error,
     )
 
 
@@ -83,14 +85,15 @@ def measure(engines: Engines, name: str, given: Setting) -> dict[str, Any] | Non
 
 
 def summary(answer: dict[str, Any]) -> dict[str, Any]:
-    """tau: emitted tokens per verification; its value in the first tokens of each prompt and in the rest; intervals."""
-    first, rest, intervals = [0, 0], [0, 0], []
+    """tau: emitted tokens per verification; its value in the first tokens of each prompt and in the rest, and the
+    standard error of their ratio; intervals."""
+    first: list[int] = []
+    rest: list[int] = []
+    intervals = []
     for steps, times in zip(answer["steps"], answer["times"], strict=True):
         seen = len(steps[0]) if steps else 0  # the prefill's token is no verification's
         for step in steps[1:]:
-            part = first if seen < FIRST else rest
-            part[0] += len(step)
-            part[1] += 1
+            (first if seen < FIRST else rest).append(len(step))
             seen += len(step)
         intervals += [b - a for a, b in pairwise(times[1:])]
     counters = answer["counters"]
@@ -98,8 +101,9 @@ def summary(answer: dict[str, Any]) -> dict[str, Any]:
     emitted = sum(len(step) for steps in answer["steps"] for step in steps)
     return {
         "tau": 1 + counters["accepted"] / drafts,
-        "first": first[0] / max(1, first[1]),
-        "rest": rest[0] / max(1, rest[1]),
+        "first": mean(first or [0]),
+        "rest": mean(rest or [0]),
+        "error": hypot(*(stdev(part) / mean(part) / len(part) ** 0.5 for part in (first, rest) if len(part) > 1)),
         "depths": [round(n / drafts, 4) for n in counters["per_depth"][:16]],
         "tokens_s": emitted / answer["seconds"],
         "interval_ms": 1e3 * mean(intervals) if intervals else None,

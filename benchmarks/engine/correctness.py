@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from . import shared
+from . import checks, shared
 from .arms import Arm
 from .cases import GROUPS, Case, Group
 from .figures import equal
@@ -94,6 +94,8 @@ def judged(given: Setting, engines: Engines, arm: Arm, case: Case, reference: Re
     if case.like:
         worse, likely, chain_likely = judged_by_likeness(given, engines, case, tokens_of(answer))
         problem = problem or worse
+    if case.twice:
+        problem = problem or judged_by_repetition(given, engines, case, checks.repeated(answer))
     given.report.bar(what, None if problem else 1, problem or "right", not problem)
     return [case.name, len(case.requests), beyond, chained, same, likely, chain_likely, problem]
 
@@ -119,6 +121,15 @@ def judged_by_score(
     elif own.worst > gap:
         problem = f"a token {own.worst:.3g} below the best, stock arms' are at most {gap / 2:.3g}"
     return problem, own.beyond, chain.beyond, equal(outputs, stock)
+
+
+def judged_by_repetition(given: Setting, engines: Engines, case: Case, same: int) -> str:
+    """What is wrong. Requests of another step are computed in a batch of another size, which may round otherwise: most
+    come again, or as many as the chain's, one less."""
+    half = len(case.requests) // 2
+    stock = checks.repeated(engines["chain"].ask("generate", given.clock.need(5), requests=case.requests))
+    few = same < min(half - max(2, half // 4), stock - 1)
+    return f"{same} of {half} seeded outputs came again, {stock} of the chain's" if few else ""
 
 
 def judged_by_likeness(

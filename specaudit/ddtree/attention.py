@@ -21,12 +21,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 from triton import knobs
 
 from .attention_kernels import tree_attention_kernel
+from .launch import cdiv, launch, power_of_2
 from .paged_kernels import merge_splits_kernel, paged_tree_attention_kernel
 
 
@@ -58,7 +58,7 @@ def tree_tile(programs: int, keys: int, head_size: int, itemsize: int, cache_ite
     block_m = 16 if programs <= 256 else 64 if head_size <= 128 else 32
     if keys > widest + 1:  # only the last row needs key widest + 1; more means a loop worth a pipeline
         return Tile(block_m, 32, 4, 2)
-    return Tile(block_m, max(16, min(widest, triton.next_power_of_2(keys))), 4, 1, early=True)
+    return Tile(block_m, max(16, min(widest, power_of_2(keys))), 4, 1, early=True)
 
 
 def paged_tile(head_size: int, itemsize: int, cache_itemsize: int) -> Tile:
@@ -80,8 +80,8 @@ def plan_splits(
     All arguments are constants of a captured graph, `max_context_len` the longest context it may meet: lengths read on
     the GPU decide how much of a split is used, never how many there are.
     """
-    programs = requests * kv_heads * triton.cdiv(packed_rows, tile.block_m)
-    wanted: int = triton.cdiv(3 * multiprocessors, programs)
+    programs = requests * kv_heads * cdiv(packed_rows, tile.block_m)
+    wanted: int = cdiv(3 * multiprocessors, programs)
     return min(wanted, max(1, max_context_len // (4 * tile.block_n)), 64)
 
 
@@ -139,12 +139,14 @@ def tree_attention(
     first_key = int(root_in_context)
     first_row = first_key if merged is out else 0
     if tile is None:
-        programs = requests * kv_heads * triton.cdiv((max_rows - first_row) * group, 16)
+        programs = requests * kv_heads * cdiv((max_rows - first_row) * group, 16)
         sizes = head_size, operand.primitive_bitwidth // 8, key_cache.itemsize
         tile = tree_tile(programs, max_rows - first_key, *sizes)
     anything = row_starts  # stands for the pointer of an argument that this launch does not read
-    grid = (triton.cdiv((max_rows - first_row) * group, tile.block_m), kv_heads, requests)
-    tree_attention_kernel[grid](
+    grid = (cdiv((max_rows - first_row) * group, tile.block_m), kv_heads, requests)
+    launch(
+        tree_attention_kernel,
+        grid,
         merged,
         out,
         lse,
@@ -172,7 +174,7 @@ def tree_attention(
         GROUP=group,
         BLOCK_SIZE=key_cache.shape[1],
         HEAD_SIZE=head_size,
-        BLOCK_D=triton.next_power_of_2(head_size),
+        BLOCK_D=power_of_2(head_size),
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         BY_TABLE=by_table,
@@ -231,8 +233,10 @@ def paged_tree_attention(
     anything = row_starts
     partial = scratch.view(-1) if needed and scratch is not None else anything
     partial_lse = partial[splits * rows * heads * head_size :] if needed else anything
-    grid = (triton.cdiv(max_rows * group, tile.block_m), splits, requests * kv_heads)
-    paged_tree_attention_kernel[grid](
+    grid = (cdiv(max_rows * group, tile.block_m), splits, requests * kv_heads)
+    launch(
+        paged_tree_attention_kernel,
+        grid,
         out,
         partial,
         partial_lse,
@@ -260,7 +264,7 @@ def paged_tree_attention(
         GROUP=group,
         BLOCK_SIZE=key_cache.shape[1],
         HEAD_SIZE=head_size,
-        BLOCK_D=triton.next_power_of_2(head_size),
+        BLOCK_D=power_of_2(head_size),
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         DIRECT=splits == 1,
@@ -272,7 +276,9 @@ def paged_tree_attention(
         num_stages=tile.stages,
     )
     if splits > 1:
-        merge_splits_kernel[(rows, heads)](
+        launch(
+            merge_splits_kernel,
+            (rows, heads),
             out,
             partial,
             partial_lse,
@@ -283,8 +289,8 @@ def paged_tree_attention(
             *out.stride()[:2],
             HEADS=heads,
             HEAD_SIZE=head_size,
-            BLOCK_D=triton.next_power_of_2(head_size),
-            BLOCK_S=triton.next_power_of_2(splits),
+            BLOCK_D=power_of_2(head_size),
+            BLOCK_S=power_of_2(splits),
             num_warps=2,
         )
 

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launch import cdiv, launch, power_of_2
 from .layout import Table, Tree
 from .table import _ordered, draft_table
 
@@ -187,15 +188,15 @@ def best_first(
     batch, horizon, nodes = table.logprobs.shape
     out = out or Tree.empty(batch, nodes, horizon, table.logprobs.device)
     rows, words = nodes + 1, out.ancestors.shape[2]
-    _grow[(batch,)](
+    launch(_grow, (batch,),
         table.logprobs, budgets, depth_bonus, out.parents, out.depths, out.ranks, out.scores, out.num_rows,
         spine, horizon, nodes,
-        K_POW2=triton.next_power_of_2(horizon), N_POW2=triton.next_power_of_2(nodes), num_warps=1,
+        K_POW2=power_of_2(horizon), N_POW2=power_of_2(nodes), num_warps=1,
     )  # fmt: skip
-    _link[(batch, triton.cdiv(rows, LINK_ROWS))](
+    launch(_link, (batch, cdiv(rows, LINK_ROWS)),
         table.ids, out.parents, out.depths, out.ranks, out.num_rows,
         out.tokens, out.first_child, out.next_sibling, out.ancestors, horizon, nodes, words,
-        ROWS=LINK_ROWS, ALL_ROWS=triton.next_power_of_2(rows), WORDS=triton.next_power_of_2(words),
+        ROWS=LINK_ROWS, ALL_ROWS=power_of_2(rows), WORDS=power_of_2(words),
         num_warps=1,
     )  # fmt: skip
     return out
@@ -218,7 +219,15 @@ def ancestor_mask(parents: Tensor, out: Tensor) -> Tensor:
     """See reference.ancestor_mask. Both contiguous."""
     batch, rows = parents.shape
     words = out.shape[2]
-    _ancestors[(batch, triton.cdiv(rows, LINK_ROWS))](
-        parents, out, rows, words, ROWS=LINK_ROWS, WORDS=triton.next_power_of_2(words), num_warps=1
+    launch(
+        _ancestors,
+        (batch, cdiv(rows, LINK_ROWS)),
+        parents,
+        out,
+        rows,
+        words,
+        ROWS=LINK_ROWS,
+        WORDS=power_of_2(words),
+        num_warps=1,
     )
     return out

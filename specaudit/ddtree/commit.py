@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launch import cdiv, launch, power_of_2
 from .layout import KVCaches, Walk
 
 COLUMNS = 64  # units of a row a program moves
@@ -103,13 +104,13 @@ def commit_kv(caches: KVCaches, slot_mapping: Tensor, walk: Walk, row_starts: Te
     batch, depth = row_starts.shape[0] - 1, walk.accepted.shape[1]
     block_size, heads, head_units = caches.row
     units = heads * head_units
-    columns = min(COLUMNS, triton.next_power_of_2(units))
+    columns = min(COLUMNS, power_of_2(units))
     block_stride, slot_stride, head_stride = caches.strides
-    _commit_kv[(len(caches.views), batch, triton.cdiv(units, columns))](
+    launch(_commit_kv, (len(caches.views), batch, cdiv(units, columns)),
         caches.pointers, slot_mapping, row_starts, walk.accepted, walk.num_accepted, depth,
         block_stride, slot_stride, head_stride,
         BLOCK_SIZE=block_size, HEAD_UNITS=head_units, ROW_UNITS=units, UNIT=UNITS[caches.unit][0],
-        DEPTHS=triton.next_power_of_2(depth), COLUMNS=columns, num_warps=4,
+        DEPTHS=power_of_2(depth), COLUMNS=columns, num_warps=4,
     )  # fmt: skip
 
 
@@ -122,10 +123,10 @@ def commit_rows(rows: Tensor, walk: Walk, row_starts: Tensor, out: Tensor | None
     unit = gcd(8, rows.shape[1] * size, *spans, *(t.data_ptr() for t in tensors))
     source, *rest = [t.view(UNITS[unit][1]) for t in tensors]
     target = rest[0] if rest else source
-    columns = min(COLUMNS, triton.next_power_of_2(source.shape[1]))
-    _commit_rows[(batch, triton.cdiv(source.shape[1], columns))](
+    columns = min(COLUMNS, power_of_2(source.shape[1]))
+    launch(_commit_rows, (batch, cdiv(source.shape[1], columns)),
         source, target, row_starts, walk.accepted, walk.num_accepted, depth,
         source.stride(0), target.stride(0), target.stride(-2), source.shape[1],
-        IN_PLACE=out is None, DEPTHS=triton.next_power_of_2(1 + depth), COLUMNS=columns, num_warps=4,
+        IN_PLACE=out is None, DEPTHS=power_of_2(1 + depth), COLUMNS=columns, num_warps=4,
     )  # fmt: skip
     return rows if out is None else out

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launch import cdiv, launch, power_of_2
 from .layout import Tree
 
 ROWS = 32  # rows a program of _stage copies
@@ -90,8 +91,16 @@ def _stage(
 def write_positions(positions: Tensor, tree: Tree, row_starts: Tensor) -> Tensor:
     """See reference.write_positions."""
     rows = tree.nodes + 1
-    _write_positions[(tree.batch,)](
-        positions, tree.depths, tree.num_rows, row_starts, rows, ROWS=triton.next_power_of_2(rows), num_warps=1
+    launch(
+        _write_positions,
+        (tree.batch,),
+        positions,
+        tree.depths,
+        tree.num_rows,
+        row_starts,
+        rows,
+        ROWS=power_of_2(rows),
+        num_warps=1,
     )
     return positions
 
@@ -102,8 +111,8 @@ def stage(tree: Tree, slots: Tensor, row_starts: Tensor, out: Tree) -> Tree:
         raise ValueError(f"trees of {tree.nodes} nodes do not fit buffers of {out.nodes}")
     rows, words = tree.nodes + 1, tree.ancestors.shape[2]
     names = ("num_rows", "tokens", "parents", "depths", "ranks", "scores", "first_child", "next_sibling", "ancestors")
-    _stage[(out.batch, triton.cdiv(rows, ROWS))](
+    launch(_stage, (out.batch, cdiv(rows, ROWS)),
         slots, row_starts, *(getattr(tree, n) for n in names), *(getattr(out, n) for n in names),
-        rows, words, ROWS=ROWS, WORDS=triton.next_power_of_2(words), num_warps=1,
+        rows, words, ROWS=ROWS, WORDS=power_of_2(words), num_warps=1,
     )  # fmt: skip
     return out

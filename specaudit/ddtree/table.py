@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launch import cdiv, launch, power_of_2
 from .layout import MAX_HORIZON, MAX_NODES, MAX_VOCABULARY, Table
 
 CHUNK = 2048  # logits a program of _scan reads
@@ -230,22 +231,22 @@ def draft_table(logits: Tensor, nodes: int, temperature: Tensor | None = None, o
         raise ValueError("logits must be contiguous along the vocabulary")
     out = out or Table.empty(batch, horizon, nodes, logits.device)
     size = fanout(nodes)
-    supers = triton.cdiv(vocabulary, size.group * size.fan)
-    splits = triton.cdiv(vocabulary, CHUNK)
+    supers = cdiv(vocabulary, size.group * size.fan)
+    splits = cdiv(vocabulary, CHUNK)
     rows = batch * horizon
     groups_max = torch.empty(rows, supers * size.fan, dtype=logits.dtype, device=logits.device)
     supers_max = torch.empty(rows, supers, dtype=logits.dtype, device=logits.device)
     partial = torch.empty(2, rows, splits, dtype=torch.float32, device=logits.device)
     strides = (logits.stride(0), logits.stride(1))
-    _scan[(rows, splits)](
+    launch(_scan, (rows, splits),
         logits, temperature, groups_max, supers_max, partial, *strides, horizon, vocabulary, supers,
         GROUP=size.group, FAN=size.fan, CHUNK=CHUNK, num_warps=SCAN_WARPS,
     )  # fmt: skip
-    top = max(2, triton.next_power_of_2(nodes))
-    _select[(rows,)](
+    top = max(2, power_of_2(nodes))
+    launch(_select, (rows,),
         logits, temperature, groups_max, supers_max, partial, out.logprobs, out.ids, out.lse,
         *strides, horizon, vocabulary, supers, splits, nodes,
-        GROUP=size.group, FAN=size.fan, TOP=top, SUPERS=max(triton.next_power_of_2(supers), top),
-        SPLITS=triton.next_power_of_2(splits), num_warps=select_warps(top, rows),
+        GROUP=size.group, FAN=size.fan, TOP=top, SUPERS=max(power_of_2(supers), top),
+        SPLITS=power_of_2(splits), num_warps=select_warps(top, rows),
     )  # fmt: skip
     return out

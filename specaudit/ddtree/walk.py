@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launch import cdiv, launch, power_of_2
 from .layout import Tree, Walk
 
 CHUNK = 8192  # logits a program of _argmax_chunk reads
@@ -174,9 +175,9 @@ def linear_walk(
     """See reference.linear_walk."""
     batch = row_starts.shape[0] - 1
     out = out or Walk.empty(batch, depth, target.device, target.dtype)
-    _linear_walk[(batch,)](
+    launch(_linear_walk, (batch,),
         target, tokens, row_starts, num_rows, out.accepted, out.emitted, out.num_accepted, out.num_emitted, depth,
-        DEPTHS=triton.next_power_of_2(1 + depth), num_warps=1,
+        DEPTHS=power_of_2(1 + depth), num_warps=1,
     )  # fmt: skip
     return out
 
@@ -185,11 +186,13 @@ def _chunk_maxima(logits: Tensor) -> tuple[Tensor, Tensor]:
     rows, vocabulary = logits.shape
     if logits.stride(1) != 1:
         raise ValueError("logits must be contiguous along the vocabulary")
-    splits = triton.cdiv(vocabulary, CHUNK)
+    splits = cdiv(vocabulary, CHUNK)
     best = torch.empty(rows, splits, dtype=torch.float32, device=logits.device)
     best_id = torch.empty(rows, splits, dtype=torch.int32, device=logits.device)
     grid = (rows, splits)
-    _argmax_chunk[grid](logits, best, best_id, logits.stride(0), vocabulary, CHUNK=CHUNK, num_warps=ARGMAX_WARPS)
+    launch(
+        _argmax_chunk, grid, logits, best, best_id, logits.stride(0), vocabulary, CHUNK=CHUNK, num_warps=ARGMAX_WARPS
+    )
     return best, best_id
 
 
@@ -206,12 +209,12 @@ def _launch(
     rows, depth = tree.nodes + 1, out.accepted.shape[1]
     if depth < tree.max_depth:
         raise ValueError(f"the walk has room for {depth} accepted nodes, the tree may be {tree.max_depth} deep")
-    padded = max(32, triton.next_power_of_2(rows))
-    _walk[(row_starts.shape[0] - 1,)](
+    padded = max(32, power_of_2(rows))
+    launch(_walk, (row_starts.shape[0] - 1,),
         target, tokens, row_starts, tree.num_rows, tree.parents, tree.depths, tree.ancestors,
         out.accepted, out.emitted, out.num_accepted, out.num_emitted, best, best_id, splits, rows, depth,
-        tree.ancestors.shape[2], ROWS=padded, DEPTHS=triton.next_power_of_2(1 + depth),
-        SPLITS=triton.next_power_of_2(splits), num_warps=warps(padded),
+        tree.ancestors.shape[2], ROWS=padded, DEPTHS=power_of_2(1 + depth),
+        SPLITS=power_of_2(splits), num_warps=warps(padded),
     )  # fmt: skip
 
 

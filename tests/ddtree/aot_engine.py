@@ -5,6 +5,7 @@ from __future__ import annotations
 from aot import Kernel, integers, pointers
 
 from specaudit.ddtree.engine import exact, order, rows
+from specaudit.ddtree.v1 import noise
 
 TREES = "FromParents FromDepths FromChild FromSibling FromWords FromRows"
 TREES += " ToParents ToDepths ToChild ToSibling ToWords ToRows"
@@ -45,6 +46,12 @@ def engine_kernels() -> list[Kernel]:
             for by_slot in (True, False)
         ),
         Kernel(rows._chain_kernel, chain | integers("length R"), sizes, 4),
+        Kernel(
+            noise._noise_kernel,
+            {"Noise": "*fp32", "Positions": "*i64", "seed": "i64"} | integers("root vocabulary"),
+            {"BLOCK": noise.BLOCK},
+            4,
+        ),
         Kernel(
             rows._scatter_kernel,
             pointers("*i64", "Slots") | pointers("*i32", TREES) | integers("R"),

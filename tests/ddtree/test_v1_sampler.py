@@ -15,6 +15,7 @@ from specaudit.ddtree.engine.settings import Settings
 from specaudit.ddtree.engine.state import Step, TreeState
 from specaudit.ddtree.layout import Tree
 from specaudit.ddtree.v1.minimum import Minimums, idle, mask_stops
+from specaudit.ddtree.v1.noise import noise_of
 
 NODES, HORIZON, VOCABULARY, STOP, OTHER = 8, 4, 64, 7, 9
 
@@ -209,12 +210,44 @@ def test_a_seeded_request_gets_the_same_tokens_whatever_the_order_of_the_nodes(
         found = []
         for one, order in ((tree, list(range(1 + NODES))), (moved, old)):
             sampler, metadata = make_sampler(sampler_class, [one, one], 0, device)
-            generators = {0: torch.Generator(device).manual_seed(seed)}
+            generators = {0: seeded(seed, device)}
             sampling = sampling_of(all_greedy=False, temperature=torch.ones(2, device=device), generators=generators)
             found.append(emitted_by(sampler, metadata, logits[order].repeat(2, 1), sampling)[0])
         assert found[0] == found[1]
         lengths.append(len(found[0]))
     assert len(set(lengths)) > 2  # nothing, some and much was accepted
+
+
+def test_a_seeds_noise_belongs_to_the_position_whatever_the_steps(device: torch.device) -> None:
+    vocabulary, depth = 1500, 3
+    logits = torch.zeros(5, vocabulary, device=device)
+
+    def drawn(seed: int, first: int) -> torch.Tensor:
+        """Of a request that begins at that position, behind another one."""
+        positions = torch.tensor([7, first, first + 1, first + 1, first + 2], device=device)
+        return noise_of(logits, [1, 4], depth, positions, {1: seeded(seed, device)})[1]
+
+    early, late, other = drawn(5, 40), drawn(5, 42), drawn(6, 40)
+    assert torch.equal(early[2:], late[:2])
+    assert len(torch.cat([early, other, late[2:]]).flatten().unique()) > 9 * vocabulary
+    sample = early.flatten().sort().values.cpu()
+    even = torch.arange(len(sample)) / len(sample)
+    assert float((1 - torch.exp(-sample) - even).abs().max()) < 1.63 / len(sample) ** 0.5  # Kolmogorov, at 1 %
+    assert float(sample.min()) > 0
+    large = noise_of(logits, [1, 4], depth, torch.full((5,), 1 << 20, device=device), {1: seeded(2**63 + 5, device)})
+    assert torch.isfinite(large).all()
+
+
+def test_a_request_without_drafts_gets_the_engines_own_noise(device: torch.device) -> None:
+    logits = torch.zeros(4, VOCABULARY, device=device)
+    noise = noise_of(logits, [1, 3], HORIZON, torch.zeros(4, dtype=torch.int64, device=device), {0: seeded(3, device)})
+    engines = torch.empty(1, VOCABULARY, device=device)
+    engines[0].exponential_(generator=seeded(3, device))
+    assert torch.equal(noise[0, 0], engines[0])
+
+
+def seeded(seed: int, device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
 
 
 def test_sampled_tokens_follow_the_targets_distribution(sampler_class: Any, device: torch.device) -> None:

@@ -22,6 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..launch import cdiv, launch, power_of_2
 from ..layout import Tree
 from .schedule import ORDER, ROWS, RUNS, Layout, Order, rounded
 
@@ -84,7 +85,9 @@ class Exact:
         roles = self.layout.of(splits)
         width = self.table.shape[1]
         words = tree.ancestors.shape[2]
-        _sequences_kernel[(rows, 1 + triton.cdiv(width, CHUNK))](
+        launch(
+            _sequences_kernel,
+            (rows, 1 + cdiv(width, CHUNK)),
             self.table,
             self.lens,
             self.schedule,
@@ -113,8 +116,8 @@ class Exact:
             W=words,
             BLOCK_SIZE=self.block_size,
             KEYS=self.order.keys,
-            REQUESTS=triton.next_power_of_2(tree.batch),
-            BLOCK_R=triton.next_power_of_2(tree.depths.shape[1]),
+            REQUESTS=power_of_2(tree.batch),
+            BLOCK_R=power_of_2(tree.depths.shape[1]),
             CHUNK=CHUNK,
         )
         return Sequences(

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..launch import launch, power_of_2
 from .state import Step, TreeState
 
 
@@ -135,7 +136,9 @@ def compact(
         positions.new_empty(total),
         num_rejected.new_empty(requests),
     )
-    _compact_kernel[(trees, 1 + state.batch.max_depth)](
+    launch(
+        _compact_kernel,
+        (trees, 1 + state.batch.max_depth),
         out.hidden,
         out.positions,
         new_row_starts,
@@ -150,7 +153,7 @@ def compact(
         state.walk.accepted.shape[1],
         LAYERS=len(hidden),
         WIDTH=first.shape[1],
-        BLOCK=min(1024, triton.next_power_of_2(first.shape[1])),
+        BLOCK=min(1024, power_of_2(first.shape[1])),
     )
     if total > kept:
         behind = slice(step.rows, step.rows + total - kept)

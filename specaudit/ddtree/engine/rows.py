@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..launch import launch, power_of_2
 from ..layout import Tree
 from .state import TreeState
 
@@ -18,11 +19,13 @@ from .state import TreeState
 @triton.jit(do_not_specialize=["requests", "tree_requests"])
 def _prepare_kernel(
     Positions,
-    ContextLens,
     Slots,
     RowStarts,
     NumComputed,
     PrefillLens,
+    requests,
+    tree_requests,
+    ContextLens,
     # slots -> batch
     FromParents,
     FromDepths,
@@ -36,8 +39,6 @@ def _prepare_kernel(
     ToSibling,
     ToWords,
     ToRows,
-    requests,
-    tree_requests,
     R,
     W: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -115,33 +116,21 @@ def prepare(
     (-1: was not in it, has no tree) and num_computed [B] is in batch order. The first `tree_requests` requests are
     trees; the others become a root alone. Padded requests up to S become inert.
     """
-    source, batch = state.slots, state.batch
-    words = batch.ancestors.shape[2]
-    _prepare_kernel[(batch.batch,)](
+    words = state.batch.ancestors.shape[2]
+    launch(
+        _prepare_kernel,
+        (state.batch.batch,),
         positions,
-        state.context_lens,
         slots,
         row_starts,
         num_computed,
         num_computed if prefill_lens is None else prefill_lens,
-        source.parents,
-        source.depths,
-        source.first_child,
-        source.next_sibling,
-        source.ancestors,
-        source.num_rows,
-        batch.parents,
-        batch.depths,
-        batch.first_child,
-        batch.next_sibling,
-        batch.ancestors,
-        batch.num_rows,
         slots.shape[0],
         tree_requests,
-        1 + state.nodes,
+        fixed=state.staging,
         W=words,
-        BLOCK=triton.next_power_of_2(1 + state.nodes),
-        WORDS=triton.next_power_of_2(words),
+        BLOCK=power_of_2(1 + state.nodes),
+        WORDS=power_of_2(words),
         BY_SLOT=prefill_lens is not None,
     )
 
@@ -170,7 +159,9 @@ def _chain_kernel(Slots, Parents, Depths, Child, Sibling, Words, Rows, length, R
 def write_chains(state: TreeState, slots: Tensor, length: int) -> None:
     """Give the slots [B] int64 (-1: none) a chain of `length` nodes: what the stock drafter proposed."""
     tree = state.slots
-    _chain_kernel[(slots.shape[0],)](
+    launch(
+        _chain_kernel,
+        (slots.shape[0],),
         slots,
         tree.parents,
         tree.depths,
@@ -181,7 +172,7 @@ def write_chains(state: TreeState, slots: Tensor, length: int) -> None:
         min(length, state.nodes),
         1 + state.nodes,
         W=tree.ancestors.shape[2],
-        BLOCK=triton.next_power_of_2(1 + state.nodes),
+        BLOCK=power_of_2(1 + state.nodes),
     )
 
 
@@ -227,7 +218,9 @@ def scatter(state: TreeState, proposed: Tree, slots: Tensor) -> None:
     """Trees in batch order to their request slots [B] int64; slot -1 (padding) is skipped."""
     tree = state.slots
     words = tree.ancestors.shape[2]
-    _scatter_kernel[(slots.shape[0],)](
+    launch(
+        _scatter_kernel,
+        (slots.shape[0],),
         slots,
         proposed.parents,
         proposed.depths,
@@ -243,6 +236,6 @@ def scatter(state: TreeState, proposed: Tree, slots: Tensor) -> None:
         tree.num_rows,
         1 + state.nodes,
         W=words,
-        BLOCK=triton.next_power_of_2(1 + state.nodes),
-        WORDS=triton.next_power_of_2(words),
+        BLOCK=power_of_2(1 + state.nodes),
+        WORDS=power_of_2(words),
     )

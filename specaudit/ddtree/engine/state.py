@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..launch import Fixed
 from ..layout import Tree, Walk
 from .exact import Exact
 from .settings import Settings
@@ -49,6 +50,9 @@ class TreeState:
         self.walk = Walk.empty(slots, self.batch.max_depth, device, token_dtype=torch.int64)
         # keys of the context part of attention: the tokens before the root, and the root
         self.context_lens = torch.zeros(slots, dtype=torch.int32, device=device)
+        moved = ("parents", "depths", "first_child", "next_sibling", "ancestors", "num_rows")
+        held = [getattr(trees, name) for trees in (self.slots, self.batch) for name in moved]
+        self.staging = Fixed.of(self.context_lens, *held, 1 + self.nodes)  # of rows.prepare
         self.exact: Exact | None = None  # where rows are attended to as a chain's are, one by one
         # by slot; 0: chain-shaped
         self.budgets = torch.full((slots,), settings.budget, dtype=torch.int32, device=device)

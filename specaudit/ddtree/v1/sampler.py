@@ -18,6 +18,7 @@ from ..engine.order import path_rows
 from ..kernels import greedy_walk, walk
 from ..layout import Walk
 from .minimum import Minimum, Minimums, idle, mask_stops
+from .noise import noise_of
 from .proposer import DDTreeProposer
 
 
@@ -83,20 +84,11 @@ class TreeRejectionSampler(RejectionSampler):
         request = torch.arange(len(ends), device=ends.device).repeat_interleave(lengths, output_size=len(processed))
         positions = self.proposer.runner.positions[metadata.logits_indices]
         depths = positions - positions[ends - lengths][request]
-        noise = self._noise(processed, rows.num_draft_tokens, sampling.generators)
+        deepest = self.proposer.tree.batch.max_depth
+        noise = noise_of(processed, rows.num_draft_tokens, deepest, positions, sampling.generators)
         sampled = processed.softmax(-1).div_(noise[request, depths]).argmax(-1).int()
         is_greedy = (sampling.temperature == GREEDY_TEMPERATURE)[request]
         return processed, torch.where(is_greedy, greedy, sampled)
-
-    def _noise(self, logits: Tensor, counts: list[int], generators: dict[int, torch.Generator]) -> Tensor:
-        """Exponential noise [B, 1 + D, V], by request and *depth*: of siblings one at most is visited, and what a
-        seeded request gets does not depend on the order of a tree's nodes, which a rounding may change."""
-        noise = logits.new_empty(len(counts), 1 + self.proposer.tree.batch.max_depth, logits.shape[-1]).exponential_()
-        for request, count in enumerate(counts):
-            generator = generators.get(request)
-            if generator is not None:
-                noise[request, :count].exponential_(generator=generator)
-        return noise
 
     @staticmethod
     def _is_plain(sampling: Any) -> bool:

@@ -20,7 +20,7 @@ from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler, g
 
 from ..engine.order import path_rows
 from ..engine.state import TreeState
-from ..kernels import walk
+from ..kernels import greedy_walk, walk
 from ..layout import Tree, Walk
 
 
@@ -104,20 +104,24 @@ class TreeRejectionSampler(RejectionSampler):
             expanded_local_pos,
             seq_lens_upper_bound_np,
         )
+        first, requests = self._first, idx_mapping.shape[0]
+        self._first += requests
+        out, trees = self._output(first, requests), self._trees(first)
+        states = self.sampler.sampling_states
+        if processed is logits and not states.temperature.np[idx_mapping_np].any():  # greedy, and nothing to process
+            greedy_walk(logits, verify_draft_sampled, trees, cu_num_logits, out)
+            return processed, out.emitted, out.num_emitted
         target = gumbel_sample(
             processed,
             expanded_idx_mapping,
-            self.sampler.sampling_states.temperature.gpu,
-            self.sampler.sampling_states.seeds.gpu,
+            states.temperature.gpu,
+            states.seeds.gpu,
             pos,
             apply_temperature=False,
             is_drafting=False,
             use_fp64=self.sampler.use_fp64_gumbel,
         )
-        first, requests = self._first, idx_mapping.shape[0]
-        self._first += requests
-        out = self._output(first, requests)
-        walk(target, verify_draft_sampled, self._trees(first), cu_num_logits, out)
+        walk(target, verify_draft_sampled, trees, cu_num_logits, out)
         return processed, out.emitted, out.num_emitted
 
     def _get_logprobs_tensors(

@@ -9,7 +9,6 @@ chain of K tokens of which the rest was rejected.
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -166,13 +165,10 @@ class DDTreeSpeculator(DFlashSpeculator):
             row_starts,
             self._addresses,
         )
-        view = replace(
-            input_batch,
-            num_tokens=int(starts[-1]),
-            num_scheduled_tokens=np.diff(starts),
-            query_start_loc=row_starts,
-            positions=order.positions,
-        )
+        view = copy.copy(input_batch)
+        view.num_tokens = int(starts[-1])
+        view.num_scheduled_tokens = np.diff(starts)
+        view.query_start_loc, view.positions = row_starts, order.positions
         return view, (attention, slots, last_hidden, [order.hidden], num_sampled, order.rejected, *rest)
 
     def _upload(self, values: np.ndarray) -> Tensor:
