@@ -243,7 +243,7 @@ class recorded_launches:
 
 class _Recorder:
     def __init__(self, name: str, kernel: Any, launches: list[tuple[str, Callable[[], object]]]) -> None:
-        self.name, self.kernel, self.launches, self.arg_names = name, kernel, launches, kernel.arg_names
+        self.name, self.kernel, self.launches = name, kernel, launches
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
         def launch(*args: object, **options: object) -> object:

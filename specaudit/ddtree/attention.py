@@ -26,7 +26,7 @@ from torch import Tensor
 from triton import knobs
 
 from .attention_kernels import tree_attention_kernel
-from .launch import cdiv, launch, power_of_2
+from .launch import cdiv, power_of_2
 from .paged_kernels import merge_splits_kernel, paged_tree_attention_kernel
 
 
@@ -144,9 +144,7 @@ def tree_attention(
         tile = tree_tile(programs, max_rows - first_key, *sizes)
     anything = row_starts  # stands for the pointer of an argument that this launch does not read
     grid = (cdiv((max_rows - first_row) * group, tile.block_m), kv_heads, requests)
-    launch(
-        tree_attention_kernel,
-        grid,
+    tree_attention_kernel[grid](
         merged,
         out,
         lse,
@@ -234,9 +232,7 @@ def paged_tree_attention(
     partial = scratch.view(-1) if needed and scratch is not None else anything
     partial_lse = partial[splits * rows * heads * head_size :] if needed else anything
     grid = (cdiv(max_rows * group, tile.block_m), splits, requests * kv_heads)
-    launch(
-        paged_tree_attention_kernel,
-        grid,
+    paged_tree_attention_kernel[grid](
         out,
         partial,
         partial_lse,
@@ -276,9 +272,7 @@ def paged_tree_attention(
         num_stages=tile.stages,
     )
     if splits > 1:
-        launch(
-            merge_splits_kernel,
-            (rows, heads),
+        merge_splits_kernel[(rows, heads)](
             out,
             partial,
             partial_lse,

@@ -12,6 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .launch import relaunched
+
 WORD_BITS = tl.constexpr(32)
 E4M3_SHIFT = tl.constexpr(256.0)
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -143,6 +145,7 @@ def _scales(QueryScale, KeyScale, ValueScale, scale, E4M3_QUERY: tl.constexpr, E
 BATCH_SIZES = ["words", "rows", "requests", "splits", "lse_head", "ancestors_request", "ancestors_row", "table_request"]
 
 
+@relaunched
 @triton.jit(do_not_specialize=BATCH_SIZES)
 def tree_attention_kernel(
     Merged,

@@ -13,13 +13,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import cdiv, launch, power_of_2
+from .launch import cdiv, power_of_2, relaunched
 from .layout import Table, Tree
 from .table import _ordered, draft_table
 
 LINK_ROWS = 8  # rows a program of _link writes
 
 
+@relaunched
 @triton.jit
 def _grow(
     logprobs_ptr,  # [B, K, N]
@@ -110,6 +111,7 @@ def _offer(score, depth, rank, logprobs_ptr, bonus_ptr, K, N):
     return _ordered((score + step).to(tl.int32, bitcast=True))
 
 
+@relaunched
 @triton.jit
 def _link(
     table_ids_ptr,  # [B, K, N]
@@ -167,6 +169,7 @@ def _store_ancestors(parents_ptr, ancestors_ptr, row, inside, W, WORDS: tl.const
     tl.store(ancestors_ptr + row[:, None] * W + word, bits, mask=inside[:, None] & (word < W))
 
 
+@relaunched
 @triton.jit
 def _ancestors(parents_ptr, ancestors_ptr, R, W, ROWS: tl.constexpr, WORDS: tl.constexpr):
     b = tl.program_id(0)
@@ -188,12 +191,12 @@ def best_first(
     batch, horizon, nodes = table.logprobs.shape
     out = out or Tree.empty(batch, nodes, horizon, table.logprobs.device)
     rows, words = nodes + 1, out.ancestors.shape[2]
-    launch(_grow, (batch,),
+    _grow[(batch,)](
         table.logprobs, budgets, depth_bonus, out.parents, out.depths, out.ranks, out.scores, out.num_rows,
         spine, horizon, nodes,
         K_POW2=power_of_2(horizon), N_POW2=power_of_2(nodes), num_warps=1,
     )  # fmt: skip
-    launch(_link, (batch, cdiv(rows, LINK_ROWS)),
+    _link[(batch, cdiv(rows, LINK_ROWS))](
         table.ids, out.parents, out.depths, out.ranks, out.num_rows,
         out.tokens, out.first_child, out.next_sibling, out.ancestors, horizon, nodes, words,
         ROWS=LINK_ROWS, ALL_ROWS=power_of_2(rows), WORDS=power_of_2(words),
@@ -219,15 +222,7 @@ def ancestor_mask(parents: Tensor, out: Tensor) -> Tensor:
     """See reference.ancestor_mask. Both contiguous."""
     batch, rows = parents.shape
     words = out.shape[2]
-    launch(
-        _ancestors,
-        (batch, cdiv(rows, LINK_ROWS)),
-        parents,
-        out,
-        rows,
-        words,
-        ROWS=LINK_ROWS,
-        WORDS=power_of_2(words),
-        num_warps=1,
+    _ancestors[(batch, cdiv(rows, LINK_ROWS))](
+        parents, out, rows, words, ROWS=LINK_ROWS, WORDS=power_of_2(words), num_warps=1
     )
     return out

@@ -16,13 +16,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import cdiv, launch, power_of_2
+from .launch import cdiv, power_of_2, relaunched
 from .layout import KVCaches, Walk
 
 COLUMNS = 64  # units of a row a program moves
 UNITS = {1: (tl.int8, torch.int8), 2: (tl.int16, torch.int16), 4: (tl.int32, torch.int32), 8: (tl.int64, torch.int64)}
 
 
+@relaunched
 @triton.jit
 def _commit_kv(
     pointers_ptr,  # [views]
@@ -61,6 +62,7 @@ def _commit_kv(
     tl.store(base + destination[:, None] + offset[None, :], content, mask=mask)
 
 
+@relaunched
 @triton.jit
 def _commit_rows(
     rows_ptr,  # [T, units]
@@ -106,7 +108,7 @@ def commit_kv(caches: KVCaches, slot_mapping: Tensor, walk: Walk, row_starts: Te
     units = heads * head_units
     columns = min(COLUMNS, power_of_2(units))
     block_stride, slot_stride, head_stride = caches.strides
-    launch(_commit_kv, (len(caches.views), batch, cdiv(units, columns)),
+    _commit_kv[(len(caches.views), batch, cdiv(units, columns))](
         caches.pointers, slot_mapping, row_starts, walk.accepted, walk.num_accepted, depth,
         block_stride, slot_stride, head_stride,
         BLOCK_SIZE=block_size, HEAD_UNITS=head_units, ROW_UNITS=units, UNIT=UNITS[caches.unit][0],
@@ -124,7 +126,7 @@ def commit_rows(rows: Tensor, walk: Walk, row_starts: Tensor, out: Tensor | None
     source, *rest = [t.view(UNITS[unit][1]) for t in tensors]
     target = rest[0] if rest else source
     columns = min(COLUMNS, power_of_2(source.shape[1]))
-    launch(_commit_rows, (batch, cdiv(source.shape[1], columns)),
+    _commit_rows[(batch, cdiv(source.shape[1], columns))](
         source, target, row_starts, walk.accepted, walk.num_accepted, depth,
         source.stride(0), target.stride(0), target.stride(-2), source.shape[1],
         IN_PLACE=out is None, DEPTHS=power_of_2(1 + depth), COLUMNS=columns, num_warps=4,

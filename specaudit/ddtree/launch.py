@@ -7,13 +7,10 @@ alignment, the values of numbers), and a compiled kernel can be launched as it i
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
-
-#: Kernel (by address, so it is kept), device, variant -> it, and what Triton compiled. Numbers are part of the variant
-#: by their value, whether Triton looks at it or not: they are few, sizes and counts of requests.
-_compiled: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
 
 def _variant(x: Any) -> tuple[Any, Any]:
@@ -35,31 +32,43 @@ class Fixed(tuple[Any, ...]):
 NOTHING = Fixed.of()
 
 
-def launch(
-    kernel: Any,
-    grid: tuple[int, ...],
-    *args: Any,
-    fixed: Fixed = NOTHING,
-    num_warps: int | None = None,
-    num_stages: int | None = None,
-    **constants: Any,
-) -> Any:
-    """`kernel[grid](*args, *fixed, **constants, num_warps=…, num_stages=…)`; constants are the kernel's last ones.
+class relaunched:
+    """Around triton.jit: `kernel[grid](*args, *fixed, **constants, num_warps=…, num_stages=…)` as ever.
 
-    Returns the compiled kernel, None where kernels are interpreted.
+    The constants are the kernel's last ones, in its order. A launch returns the compiled kernel, or None where kernels
+    are interpreted.
     """
-    given, last = (*args, *fixed), constants.values()
-    key = (id(kernel), num_warps, num_stages, args[0].get_device(), *last, *map(_variant, args), *fixed.variant)
-    known = _compiled.get(key)
-    if known is not None:
-        known[1][(*grid, 1, 1)](*given, *last)
-        return known[1]
-    assert kernel.arg_names[len(given) :] == list(constants), "constants in the kernel's order"
-    options = {"num_warps": num_warps, "num_stages": num_stages}
-    made = kernel[grid](*given, **constants, **{name: x for name, x in options.items() if x is not None})
-    if made is not None:
-        _compiled[key] = kernel, made
-    return made
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel, self.__name__, self.arg_names = kernel, kernel.__name__, kernel.arg_names
+        # Device and variant -> what Triton compiled. Numbers are part of the variant by their value, whether Triton
+        # looks at it or not: they are few, sizes and counts of requests.
+        self._compiled: dict[tuple[Any, ...], Any] = {}
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return partial(self._launch, grid)
+
+    def _launch(
+        self,
+        grid: tuple[int, ...],
+        *args: Any,
+        fixed: Fixed = NOTHING,
+        num_warps: int | None = None,
+        num_stages: int | None = None,
+        **constants: Any,
+    ) -> Any:
+        given, last = (*args, *fixed), constants.values()
+        key = (num_warps, num_stages, args[0].get_device(), *last, *map(_variant, args), *fixed.variant)
+        known = self._compiled.get(key)
+        if known is not None:
+            known[(*grid, 1, 1)](*given, *last)
+            return known
+        assert self.arg_names[len(given) :] == list(constants), "constants in the kernel's order"
+        options = {"num_warps": num_warps, "num_stages": num_stages}
+        made = self.kernel[grid](*given, **constants, **{name: x for name, x in options.items() if x is not None})
+        if made is not None:
+            self._compiled[key] = made
+        return made
 
 
 def cdiv(a: int, b: int) -> int:

@@ -18,8 +18,10 @@ from .attention_kernels import (
     _slots,
     _store_rows,
 )  # fmt: skip
+from .launch import relaunched
 
 
+@relaunched
 @triton.jit(do_not_specialize=BATCH_SIZES)
 def paged_tree_attention_kernel(
     Out,
@@ -133,6 +135,7 @@ def paged_tree_attention_kernel(
             _store_rows(Partial, at * HEAD_SIZE, result, live, HEAD_SIZE, BLOCK_D)
 
 
+@relaunched
 @triton.jit(do_not_specialize=BATCH_SIZES)
 def merge_splits_kernel(
     Out,

@@ -12,12 +12,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import cdiv, launch, power_of_2
+from .launch import cdiv, power_of_2, relaunched
 from .layout import Tree
 
 ROWS = 32  # rows a program of _stage copies
 
 
+@relaunched
 @triton.jit
 def _write_positions(positions_ptr, depths_ptr, num_rows_ptr, row_starts_ptr, R, ROWS: tl.constexpr):
     b = tl.program_id(0)
@@ -31,6 +32,7 @@ def _write_positions(positions_ptr, depths_ptr, num_rows_ptr, row_starts_ptr, R,
         tl.store(positions_ptr + start + row, root + depth, mask=(row > 0) & (row < R) & (start + row < stop))
 
 
+@relaunched
 @triton.jit
 def _stage(
     slots_ptr,  # [B]
@@ -91,16 +93,8 @@ def _stage(
 def write_positions(positions: Tensor, tree: Tree, row_starts: Tensor) -> Tensor:
     """See reference.write_positions."""
     rows = tree.nodes + 1
-    launch(
-        _write_positions,
-        (tree.batch,),
-        positions,
-        tree.depths,
-        tree.num_rows,
-        row_starts,
-        rows,
-        ROWS=power_of_2(rows),
-        num_warps=1,
+    _write_positions[(tree.batch,)](
+        positions, tree.depths, tree.num_rows, row_starts, rows, ROWS=power_of_2(rows), num_warps=1
     )
     return positions
 
@@ -111,7 +105,7 @@ def stage(tree: Tree, slots: Tensor, row_starts: Tensor, out: Tree) -> Tree:
         raise ValueError(f"trees of {tree.nodes} nodes do not fit buffers of {out.nodes}")
     rows, words = tree.nodes + 1, tree.ancestors.shape[2]
     names = ("num_rows", "tokens", "parents", "depths", "ranks", "scores", "first_child", "next_sibling", "ancestors")
-    launch(_stage, (out.batch, cdiv(rows, ROWS)),
+    _stage[(out.batch, cdiv(rows, ROWS))](
         slots, row_starts, *(getattr(tree, n) for n in names), *(getattr(out, n) for n in names),
         rows, words, ROWS=ROWS, WORDS=power_of_2(words), num_warps=1,
     )  # fmt: skip

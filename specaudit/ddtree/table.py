@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import cdiv, launch, power_of_2
+from .launch import cdiv, power_of_2, relaunched
 from .layout import MAX_HORIZON, MAX_NODES, MAX_VOCABULARY, Table
 
 CHUNK = 2048  # logits a program of _scan reads
@@ -42,6 +42,7 @@ def select_warps(top: int, rows: int) -> int:
     return 16 if top > 128 or rows <= 128 else 8
 
 
+@relaunched
 @triton.jit
 def _scan(
     logits_ptr,  # [B, K, V]
@@ -95,6 +96,7 @@ def _scan(
     tl.store(partial_ptr + (rows + row) * splits + split, tl.where(huge, 1.0, total))
 
 
+@relaunched
 @triton.jit
 def _select(
     logits_ptr,
@@ -238,12 +240,12 @@ def draft_table(logits: Tensor, nodes: int, temperature: Tensor | None = None, o
     supers_max = torch.empty(rows, supers, dtype=logits.dtype, device=logits.device)
     partial = torch.empty(2, rows, splits, dtype=torch.float32, device=logits.device)
     strides = (logits.stride(0), logits.stride(1))
-    launch(_scan, (rows, splits),
+    _scan[(rows, splits)](
         logits, temperature, groups_max, supers_max, partial, *strides, horizon, vocabulary, supers,
         GROUP=size.group, FAN=size.fan, CHUNK=CHUNK, num_warps=SCAN_WARPS,
     )  # fmt: skip
     top = max(2, power_of_2(nodes))
-    launch(_select, (rows,),
+    _select[(rows,)](
         logits, temperature, groups_max, supers_max, partial, out.logprobs, out.ids, out.lse,
         *strides, horizon, vocabulary, supers, splits, nodes,
         GROUP=size.group, FAN=size.fan, TOP=top, SUPERS=max(power_of_2(supers), top),

@@ -14,13 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import cdiv, launch, power_of_2
+from .launch import cdiv, power_of_2, relaunched
 from .layout import Tree, Walk
 
 CHUNK = 8192  # logits a program of _argmax_chunk reads
 ARGMAX_WARPS = 8
 
 
+@relaunched
 @triton.jit
 def _walk(
     target_ptr,  # [T] tokens; written first when partial maxima are given
@@ -89,6 +90,7 @@ def _store_tail(accepted_ptr, emitted_ptr, num_accepted_ptr, num_emitted_ptr, b,
     tl.store(num_emitted_ptr + b, count + tl.where(bonus >= 0, 1, 0))
 
 
+@relaunched
 @triton.jit
 def _linear_walk(
     target_ptr,
@@ -119,6 +121,7 @@ def _linear_walk(
     _store_tail(accepted_ptr, emitted_ptr, num_accepted_ptr, num_emitted_ptr, b, count, bonus, D, DEPTHS)
 
 
+@relaunched
 @triton.jit
 def _argmax_chunk(logits_ptr, best_ptr, best_id_ptr, stride, vocabulary, CHUNK: tl.constexpr):
     row = tl.program_id(0)
@@ -175,7 +178,7 @@ def linear_walk(
     """See reference.linear_walk."""
     batch = row_starts.shape[0] - 1
     out = out or Walk.empty(batch, depth, target.device, target.dtype)
-    launch(_linear_walk, (batch,),
+    _linear_walk[(batch,)](
         target, tokens, row_starts, num_rows, out.accepted, out.emitted, out.num_accepted, out.num_emitted, depth,
         DEPTHS=power_of_2(1 + depth), num_warps=1,
     )  # fmt: skip
@@ -190,9 +193,7 @@ def _chunk_maxima(logits: Tensor) -> tuple[Tensor, Tensor]:
     best = torch.empty(rows, splits, dtype=torch.float32, device=logits.device)
     best_id = torch.empty(rows, splits, dtype=torch.int32, device=logits.device)
     grid = (rows, splits)
-    launch(
-        _argmax_chunk, grid, logits, best, best_id, logits.stride(0), vocabulary, CHUNK=CHUNK, num_warps=ARGMAX_WARPS
-    )
+    _argmax_chunk[grid](logits, best, best_id, logits.stride(0), vocabulary, CHUNK=CHUNK, num_warps=ARGMAX_WARPS)
     return best, best_id
 
 
@@ -210,7 +211,7 @@ def _launch(
     if depth < tree.max_depth:
         raise ValueError(f"the walk has room for {depth} accepted nodes, the tree may be {tree.max_depth} deep")
     padded = max(32, power_of_2(rows))
-    launch(_walk, (row_starts.shape[0] - 1,),
+    _walk[(row_starts.shape[0] - 1,)](
         target, tokens, row_starts, tree.num_rows, tree.parents, tree.depths, tree.ancestors,
         out.accepted, out.emitted, out.num_accepted, out.num_emitted, best, best_id, splits, rows, depth,
         tree.ancestors.shape[2], ROWS=padded, DEPTHS=power_of_2(1 + depth),

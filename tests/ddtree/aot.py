@@ -18,6 +18,8 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from specaudit.ddtree.launch import relaunched
+
 CAPABILITIES = (80, 90, 100, 120)
 
 
@@ -57,7 +59,7 @@ def aot_compile(
     compiled = []
     for capability in capabilities:
         kernel = triton.compile(
-            ASTSource(fn, signature=types, constexprs=values, attrs=attrs),
+            ASTSource(fn.kernel if isinstance(fn, relaunched) else fn, signature=types, constexprs=values, attrs=attrs),
             target=GPUTarget("cuda", capability, 32),
             options={"num_warps": num_warps, "num_stages": num_stages},
         )

@@ -71,4 +71,4 @@ if __name__ == "__main__":
     driver.set_active(Machine())
     steps()
     for kernel in (rows._prepare_kernel, walk._walk, commit._commit_kv, order._compact_kernel):
-        print(kernel.fn.__name__, len(kernel.device_caches[0][0]))
+        print(kernel.kernel.fn.__name__, len(kernel.kernel.device_caches[0][0]))

@@ -14,7 +14,7 @@ from triton.compiler.compiler import LazyDict
 from triton.runtime import driver
 
 from specaudit.ddtree import launch, layout
-from specaudit.ddtree.commit import _commit_kv
+from specaudit.ddtree.commit import UNITS, _commit_kv
 from specaudit.ddtree.engine import rows
 from specaudit.ddtree.engine.settings import Settings
 from specaudit.ddtree.engine.state import TreeState
@@ -43,12 +43,12 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def told(name: str, kernel: Any, grid: tuple[int, ...], *args: Any, **given: Any) -> None:
-    """Launches by Triton alone, by `launch` for the first time, and again."""
+    """Launches by Triton alone, for the first time, and again."""
     handed.clear()
     fixed = given.pop("fixed", launch.NOTHING)
-    kernel[grid](*args, *fixed, **given)
+    kernel.kernel[grid](*args, *fixed, **given)
     for _ in range(2):
-        launch.launch(kernel, grid, *args, fixed=fixed, **given)
+        kernel[grid](*args, fixed=fixed, **given)
     by_triton, first, again = handed
     if again[0] not in variants:
         variants.append(again[0])
@@ -81,15 +81,9 @@ def main() -> None:
 
     told(
         "in-a-plane", _commit_kv, (2, 4, 3), torch.zeros(2, dtype=torch.int64), target, starts, out.accepted,
-        out.num_accepted, 7, 512, 32, 16, BLOCK_SIZE=16, HEAD_UNITS=16, ROW_UNITS=32, UNIT=torch_unit(), DEPTHS=8,
+        out.num_accepted, 7, 512, 32, 16, BLOCK_SIZE=16, HEAD_UNITS=16, ROW_UNITS=32, UNIT=UNITS[8][0], DEPTHS=8,
         COLUMNS=32,
     )  # fmt: skip
-
-
-def torch_unit() -> Any:
-    from specaudit.ddtree.commit import UNITS
-
-    return UNITS[8][0]
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch, power_of_2
+from ..launch import cdiv, power_of_2, relaunched
 from ..layout import Tree
 from .schedule import ORDER, ROWS, RUNS, Layout, Order, rounded
 
@@ -85,9 +85,7 @@ class Exact:
         roles = self.layout.of(splits)
         width = self.table.shape[1]
         words = tree.ancestors.shape[2]
-        launch(
-            _sequences_kernel,
-            (rows, 1 + cdiv(width, CHUNK)),
+        _sequences_kernel[(rows, 1 + cdiv(width, CHUNK))](
             self.table,
             self.lens,
             self.schedule,
@@ -154,6 +152,7 @@ def pages(cache: Tensor) -> tuple[Tensor, int]:
 
 
 # The batch's size is no reason to compile again: a server would stall in the middle of its work.
+@relaunched
 @triton.jit(
     do_not_specialize=[
         "requests",

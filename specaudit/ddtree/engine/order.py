@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import launch, power_of_2
+from ..launch import power_of_2, relaunched
 from .state import Step, TreeState
 
 
@@ -37,6 +37,7 @@ class Addresses:
         return known
 
 
+@relaunched
 @triton.jit
 def _compact_kernel(
     Out,
@@ -136,9 +137,7 @@ def compact(
         positions.new_empty(total),
         num_rejected.new_empty(requests),
     )
-    launch(
-        _compact_kernel,
-        (trees, 1 + state.batch.max_depth),
+    _compact_kernel[(trees, 1 + state.batch.max_depth)](
         out.hidden,
         out.positions,
         new_row_starts,

@@ -10,12 +10,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import launch, power_of_2
+from ..launch import power_of_2, relaunched
 from ..layout import Tree
 from .state import TreeState
 
 
 # The batch's size is no reason to compile again: a server would stall in the middle of its work.
+@relaunched
 @triton.jit(do_not_specialize=["requests", "tree_requests"])
 def _prepare_kernel(
     Positions,
@@ -117,9 +118,7 @@ def prepare(
     trees; the others become a root alone. Padded requests up to S become inert.
     """
     words = state.batch.ancestors.shape[2]
-    launch(
-        _prepare_kernel,
-        (state.batch.batch,),
+    _prepare_kernel[(state.batch.batch,)](
         positions,
         slots,
         row_starts,
@@ -135,6 +134,7 @@ def prepare(
     )
 
 
+@relaunched
 @triton.jit
 def _chain_kernel(Slots, Parents, Depths, Child, Sibling, Words, Rows, length, R, W: tl.constexpr, BLOCK: tl.constexpr):
     slot = tl.load(Slots + tl.program_id(0)).to(tl.int64)
@@ -159,9 +159,7 @@ def _chain_kernel(Slots, Parents, Depths, Child, Sibling, Words, Rows, length, R
 def write_chains(state: TreeState, slots: Tensor, length: int) -> None:
     """Give the slots [B] int64 (-1: none) a chain of `length` nodes: what the stock drafter proposed."""
     tree = state.slots
-    launch(
-        _chain_kernel,
-        (slots.shape[0],),
+    _chain_kernel[(slots.shape[0],)](
         slots,
         tree.parents,
         tree.depths,
@@ -176,6 +174,7 @@ def write_chains(state: TreeState, slots: Tensor, length: int) -> None:
     )
 
 
+@relaunched
 @triton.jit
 def _scatter_kernel(
     Slots,
@@ -218,9 +217,7 @@ def scatter(state: TreeState, proposed: Tree, slots: Tensor) -> None:
     """Trees in batch order to their request slots [B] int64; slot -1 (padding) is skipped."""
     tree = state.slots
     words = tree.ancestors.shape[2]
-    launch(
-        _scatter_kernel,
-        (slots.shape[0],),
+    _scatter_kernel[(slots.shape[0],)](
         slots,
         proposed.parents,
         proposed.depths,
