@@ -49,7 +49,7 @@ def plan(
             continue
         index = Index(current)
         if recipe not in recipes and (satisfied := _satisfied(recipe, index)):
-            notes.append(f"{recipe.name}, which {_needing(recipe, ordered)} needs, is not: {satisfied}")
+            notes.append(f"{recipe.name}, which {_needing(recipe, ordered)} needs, has no work here: {satisfied}")
             continue
         if recipe not in recipes:
             notes.append(f"{recipe.name} is planned too: {_needing(recipe, ordered)} needs it")

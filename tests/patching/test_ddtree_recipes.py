@@ -132,7 +132,9 @@ def test_trees_on_v1_go_without_a_repair_that_was_made_by_hand(release: Release)
     made = plan(repaired, [known["ddtree-v1"]], known=known)
     assert [step.recipe for step in made.steps] == ["ddtree-v1"]
     (note,) = (note for note in made.notes if "dflash-layer-ids" in note)
-    assert note.startswith("dflash-layer-ids, which ddtree-v1 needs, is not: nothing to repair: dflash-target-layer")
+    assert note.startswith(
+        "dflash-layer-ids, which ddtree-v1 needs, has no work here: nothing to repair: dflash-target-layer"
+    )
     with pytest.raises(RecipeRefused, match="nothing to repair"):  # asked for by name, it is still refused
         plan(repaired, [known["dflash-layer-ids"], known["ddtree-v1"]], known=known)
 

@@ -15,9 +15,9 @@ BACKEND = "vllm/v1/attention/backends/flash_attn.py"
 CONFIG = "vllm/config/vllm.py"
 EXACT_NOTE = (
     'Its outputs part from the chain\'s at near ties, as those of two attention kernels do. "exact": true beside the '
-    "budget makes attention round as the chain's does, so that outputs are the same (on 0.20.1 all were, in what was "
-    "run). It needs FlashAttention 3, full CUDA graphs, a cache in bf16 or fp16 and heads of 128 (or of 64, with few "
-    "query heads), and costs more with nodes x context."
+    "budget makes attention round as the chain's does, so that outputs are the same (on 0.20.1 and 0.33.0 all were, in "
+    "what was run). It needs FlashAttention 3, full CUDA graphs, a cache in bf16 or fp16 and heads of 128 (or of 64, "
+    "with few query heads), and costs more with nodes x context."
 )
 #: Modules of the core that stay here: what kernels are tested against, and the Transformers oracle.
 LEFT_OUT = ("reference.py", "attention_reference.py", "generate.py", "dflash.py")
