@@ -73,8 +73,8 @@ class DDTree(Recipe):
         "with the chain on that one, too.",
         EXACT_NOTE,
         "Experimental. Run on an H200 (sm_90) with 0.33.0 and a small pair, temperature 0: acceptance length 3.40 (16 "
-        "nodes) and 3.91 (64) against 2.67 of the chain; with exact, all outputs equal the chain's at batch 1, 8 and 32; "
-        "tokens per second 1.2 times the chain's at batch 8 and 32. Prompts beside decoding requests were slower there.",
+        "nodes) and 3.91 (64) against 2.67 of the chain; with exact, all outputs equal the chain's at batch 1, 8 and "
+        "32; tokens per second 1.2 times the chain's at batch 8 and 32. Prompts beside decoding requests were slower.",
         "Compiled for sm_80, sm_100 and sm_120, and not run there.",
     )
 
