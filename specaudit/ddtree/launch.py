@@ -13,19 +13,20 @@ from typing import Any
 from torch import Tensor
 
 
-def _variant(x: Any) -> tuple[Any, Any]:
-    return (x.dtype, x.data_ptr() % 16) if isinstance(x, Tensor) else (x.__class__, x)
+def _variant(args: tuple[Any, ...]) -> list[Any]:
+    return [(x.dtype, x.data_ptr() % 16) if isinstance(x, Tensor) else x for x in args]
 
 
 class Fixed(tuple[Any, ...]):
-    """Arguments that stay the same ones, so that what they need is asked once."""
+    """Arguments that stay the same ones, so that what they need is asked once; `variant` numbers it."""
 
-    variant: tuple[Any, ...]
+    variant: int
+    _variants: dict[tuple[Any, ...], int] = {}  # noqa: RUF012 (of all of them)
 
     @staticmethod
     def of(*args: Any) -> Fixed:
         fixed = Fixed(args)
-        fixed.variant = tuple(map(_variant, args))
+        fixed.variant = Fixed._variants.setdefault(tuple(_variant(args)), len(Fixed._variants))
         return fixed
 
 
@@ -42,7 +43,7 @@ class relaunched:
     def __init__(self, kernel: Any) -> None:
         self.kernel, self.__name__, self.arg_names = kernel, kernel.__name__, kernel.arg_names
         # Device and variant -> what Triton compiled. Numbers are part of the variant by their value, whether Triton
-        # looks at it or not: they are few, sizes and counts of requests.
+        # looks at it or not: they are few, sizes and counts of requests. A place always has an int, or a float.
         self._compiled: dict[tuple[Any, ...], Any] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
@@ -58,7 +59,7 @@ class relaunched:
         **constants: Any,
     ) -> Any:
         given, last = (*args, *fixed), constants.values()
-        key = (num_warps, num_stages, args[0].get_device(), *last, *map(_variant, args), *fixed.variant)
+        key = (num_warps, num_stages, args[0].get_device(), *last, *_variant(args), fixed.variant)
         known = self._compiled.get(key)
         if known is not None:
             known[(*grid, 1, 1)](*given, *last)
