@@ -125,10 +125,10 @@ def judged_by_score(
 
 def judged_by_repetition(given: Setting, engines: Engines, case: Case, same: int) -> str:
     """What is wrong. Requests of another step are computed in a batch of another size, which may round otherwise: most
-    come again, or as many as the chain's, one less."""
+    come again, or as many as the chain's, one less, and half of them at least."""
     half = len(case.requests) // 2
     stock = checks.repeated(engines["chain"].ask("generate", given.clock.need(5), requests=case.requests))
-    few = same < min(half - max(2, half // 4), stock - 1)
+    few = same < max(half // 2, min(half - max(2, half // 4), stock - 1))
     return f"{same} of {half} seeded outputs came again, {stock} of the chain's" if few else ""
 
 

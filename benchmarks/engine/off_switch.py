@@ -26,13 +26,16 @@ def arms(given: Setting) -> list[Arm]:
     return [stock, replace(stock, name=OFF, patched=True)]
 
 
+def work(name: str) -> str:
+    """What a kernel does: torch's element-wise ones have variants for other alignments."""
+    variant = VARIANT.match(name)
+    return f"element-wise {variant[1]}" if variant else name
+
+
 def by_work(kernels: dict[str, int]) -> dict[str, int]:
-    """Launches by what they do: torch's element-wise kernels have variants for other alignments."""
     found: dict[str, int] = {}
     for name, number in kernels.items():
-        variant = VARIANT.match(name)
-        name = f"element-wise {variant[1]}" if variant else name
-        found[name] = found.get(name, 0) + number
+        found[work(name)] = found.get(work(name), 0) + number
     return found
 
 
@@ -49,11 +52,11 @@ def run(given: Setting, engines: Engines) -> None:
     given.report.bar(
         "switched off: outputs equal to stock's", same, str(len(given.prompts)), same == len(given.prompts)
     )
-    mine, theirs, again = map(by_work, (seen[OFF]["kernels"], seen["chain"]["kernels"], again))
+    mine, theirs = seen[OFF]["kernels"], seen["chain"]["kernels"]
     steady = {name for name in {*theirs, *again} if theirs.get(name) == again.get(name)}  # some copies come and go
-    different = sorted(
-        name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name) and name in steady | {*mine} - {*theirs}
-    )
+    names = {n for n in {*mine, *theirs} if mine.get(n) != theirs.get(n) and n in steady | {*mine} - {*theirs}}
+    mine, theirs = by_work(mine), by_work(theirs)
+    different = sorted(name for name in set(map(work, names)) if mine.get(name) != theirs.get(name))
     given.report.table(
         "kernels in other numbers",
         ["kernel", "stock", "off"],

@@ -42,8 +42,10 @@ class relaunched:
 
     def __init__(self, kernel: Any) -> None:
         self.kernel, self.__name__, self.arg_names = kernel, kernel.__name__, kernel.arg_names
-        # Device and variant -> what Triton compiled. Numbers are part of the variant by their value, whether Triton
-        # looks at it or not: they are few, sizes and counts of requests. A place always has an int, or a float.
+        # Of these numbers Triton asks the width alone.
+        self._any = [i for i, p in enumerate(getattr(kernel, "params", ())) if p.do_not_specialize]
+        # Device and variant -> what Triton compiled. Other numbers are part of the variant by their value, sizes and
+        # strides, of which there are few. A place always has an int, or always a float.
         self._compiled: dict[tuple[Any, ...], Any] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
@@ -58,8 +60,10 @@ class relaunched:
         num_stages: int | None = None,
         **constants: Any,
     ) -> Any:
-        given, last = (*args, *fixed), constants.values()
-        key = (num_warps, num_stages, args[0].get_device(), *last, *_variant(args), fixed.variant)
+        given, last, variant = (*args, *fixed), constants.values(), _variant(args)
+        for i in self._any:
+            variant[i] = args[i] >> 31
+        key = (num_warps, num_stages, args[0].get_device(), *last, *variant, fixed.variant)
         known = self._compiled.get(key)
         if known is not None:
             known[(*grid, 1, 1)](*given, *last)

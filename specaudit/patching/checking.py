@@ -1,7 +1,8 @@
 """Runs on a machine, with the engine's own interpreter: do the changed files compile there, can they be imported.
 
-Stdlib only, Python 3.8 and newer. Request: ``root``, ``engine``, ``paths``, ``modules`` (imported; empty: none),
-``seconds`` for one module.
+Modules are imported as an engine imports them, in one process, so that one which only fails when it comes first is not
+noticed. Stdlib only, Python 3.8 and newer. Request: ``root``, ``engine``, ``paths``, ``modules`` (imported; empty:
+none), ``seconds`` for one module.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -68,10 +70,13 @@ def _import_in_turn(root: str, names: list[str], seconds: float) -> tuple[int, s
     late = f"no answer within {seconds:g} s"
     try:
         command = [sys.executable, "-B", "-c", _IMPORT, root, str(seconds), str(write), *names]
-        # the process ends itself; should it not, or leave another one behind, it is ended here
-        limit = seconds * len(names) + 10
-        done = subprocess.run(command, capture_output=True, check=False, cwd="/", pass_fds=(write,), timeout=limit)
-        problem = late if done.returncode == -signal.SIGALRM else _why(done.returncode, done.stderr)
+        limit = seconds * len(names) + 10  # it ends itself, unless its clock was taken from it
+        with tempfile.TemporaryFile() as said:  # no pipe, which something that it left behind could keep open
+            done = subprocess.run(
+                command, stdout=subprocess.DEVNULL, stderr=said, check=False, cwd="/", pass_fds=(write,), timeout=limit
+            )
+            said.seek(0)
+            problem = late if done.returncode == -signal.SIGALRM else _why(done.returncode, said.read())
     except subprocess.TimeoutExpired:
         problem = late
     finally:
@@ -86,9 +91,11 @@ def _import_in_turn(root: str, names: list[str], seconds: float) -> tuple[int, s
 
 
 def _why(status: int, stderr: bytes) -> str:
-    """The last of a traceback; an engine's log on the same stream explains nothing."""
+    """The end of a traceback, or how it ended, with the last line that it wrote."""
     text = stderr.decode("utf-8", "replace").strip()
-    return text[-_TAIL:] if status > 0 and "Error" in text else _ended(status)
+    if status > 0 and ("Traceback" in text or "Error" in text):
+        return text[-_TAIL:]
+    return ": ".join(filter(None, (_ended(status), text[-_TAIL:].rpartition("\n")[2])))
 
 
 def _ended(status: int) -> str:

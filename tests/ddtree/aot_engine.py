@@ -48,7 +48,7 @@ def engine_kernels() -> list[Kernel]:
         Kernel(rows._chain_kernel, chain | integers("length R"), sizes, 4),
         Kernel(
             noise._noise_kernel,
-            {"Noise": "*fp32", "Positions": "*i64", "seed": "i64"} | integers("root vocabulary"),
+            {"Noise": "*fp32", "Positions": "*i64"} | integers("root seed_low seed_high vocabulary"),
             {"BLOCK": noise.BLOCK},
             4,
         ),

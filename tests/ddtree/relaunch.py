@@ -79,6 +79,8 @@ def main() -> None:
         slots = torch.zeros(requests, dtype=torch.int64)
         told(name, rows._prepare_kernel, (4,), target, slots, starts, counts, counts, requests, requests, **prepared)
 
+    print("sizes", len(rows._prepare_kernel._compiled), "same")
+
     told(
         "in-a-plane", _commit_kv, (2, 4, 3), torch.zeros(2, dtype=torch.int64), target, starts, out.accepted,
         out.num_accepted, 7, 512, 32, 16, BLOCK_SIZE=16, HEAD_UNITS=16, ROW_UNITS=32, UNIT=UNITS[8][0], DEPTHS=8,

@@ -16,6 +16,7 @@ EXPECTED = {
     "other-constant": 7,
     "fixed": 8,
     "fixed-again": 8,
+    "sizes": 1,  # how many requests there are makes no variant
     "in-a-plane": 9,
 }
 

@@ -218,6 +218,21 @@ def test_a_seeded_request_gets_the_same_tokens_whatever_the_order_of_the_nodes(
     assert len(set(lengths)) > 2  # nothing, some and much was accepted
 
 
+def test_drafts_that_are_no_tree_reject_and_break_nothing(sampler_class: Any, device: torch.device) -> None:
+    """Behind a request without drafts, the engine's list of N tokens lies at N sequential positions, deeper than K."""
+    sampler, metadata = make_sampler(sampler_class, [drawn_tree(1), drawn_tree(2)], 0, device)
+    tree = sampler.proposer.tree
+    tree.batch.num_rows[1] = 1
+    tree.step = Step(1, 1 + NODES, True)
+    sampler.proposer.runner.positions[1 + NODES :] = COMPUTED + torch.arange(1 + NODES, device=device)
+    logits = torch.randn(2 * (1 + NODES), VOCABULARY, device=device)
+    for generators in ({}, {0: seeded(1, device), 1: seeded(2, device)}):
+        sampling = sampling_of(all_greedy=False, temperature=torch.ones(2, device=device), generators=generators)
+        first, second = emitted_by(sampler, metadata, logits, sampling)
+        assert len(first) >= 1
+        assert len(second) == 1
+
+
 def test_a_seeds_noise_belongs_to_the_position_whatever_the_steps(device: torch.device) -> None:
     vocabulary, depth = 1500, 3
     logits = torch.zeros(5, vocabulary, device=device)

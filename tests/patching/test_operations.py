@@ -278,12 +278,16 @@ def imported(place: Place, names: list[str], seconds: float) -> dict[str, str]:
 def test_what_ends_an_import_without_a_word_is_said(bare: Path, opened: Callable[[Path], Place]) -> None:
     noise = "import os, sys, signal, time; print('a warning', file=sys.stderr)\n"
     for name, code in (
-        ("quits", "os._exit(7)"), ("dies", "os.abort()"), ("fine", ""), ("hangs", "time.sleep(60)"), ("last", ""),
+        ("quits", "os._exit(7)"), ("dies", "os.abort()"), ("refuses", "sys.exit('no GPU')"), ("fine", ""),
+        ("leaves", "import subprocess; subprocess.Popen(['sleep', '30'])"), ("hangs", "time.sleep(60)"), ("last", ""),
     ):  # fmt: skip
         (bare / f"vllm/{name}.py").write_text(noise + code)
-    assert imported(opened(bare), ["quits", "dies", "fine", "hangs", "last"], 3.0) == {
-        "vllm.quits": "it ended with exit status 7",
-        "vllm.dies": "it was ended by signal 6 (Aborted)",
+    names = ["quits", "dies", "refuses", "fine", "leaves", "hangs", "last"]
+    assert imported(opened(bare), names, 3.0) == {
+        "vllm.quits": "it ended with exit status 7: a warning",
+        "vllm.dies": "it was ended by signal 6 (Aborted): a warning",
+        "vllm.refuses": "it ended with exit status 1: no GPU",
+        "vllm.leaves": "",
         "vllm.fine": "",
         "vllm.hangs": "no answer within 3 s",
         "vllm.last": "",

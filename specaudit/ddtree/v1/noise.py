@@ -16,8 +16,9 @@ from torch import Tensor
 BLOCK = 1024
 
 
-@triton.jit(do_not_specialize=["root", "seed"])
-def _noise_kernel(Noise, Positions, root, seed, vocabulary, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["root", "seed_low", "seed_high"])
+def _noise_kernel(Noise, Positions, root, seed_low, seed_high, vocabulary, BLOCK: tl.constexpr):
+    seed = seed_low.to(tl.uint64) | (seed_high.to(tl.uint64) << 31)  # one variant for all seeds
     depth = tl.program_id(0)
     token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     zero = token * 0
@@ -45,7 +46,7 @@ def noise_of(
             noise[request, 0].exponential_(generator=generator)
         elif generator is not None:
             grid = (1 + depth, -(-vocabulary // BLOCK))
-            seed = generator.initial_seed() & 0x7FFFFFFFFFFFFFFF
-            _noise_kernel[grid](noise[request], positions, root, seed, vocabulary, BLOCK=BLOCK)
+            low, high = (generator.initial_seed() >> shift & 0x7FFFFFFF for shift in (0, 31))
+            _noise_kernel[grid](noise[request], positions, root, low, high, vocabulary, BLOCK=BLOCK)
         root += count
     return noise

@@ -83,8 +83,9 @@ class TreeRejectionSampler(RejectionSampler):
         lengths = torch.diff(ends, prepend=ends.new_zeros(1))
         request = torch.arange(len(ends), device=ends.device).repeat_interleave(lengths, output_size=len(processed))
         positions = self.proposer.runner.positions[metadata.logits_indices]
-        depths = positions - positions[ends - lengths][request]
         deepest = self.proposer.tree.batch.max_depth
+        # drafts behind a request without any are no tree: their rows are deeper, and only the root is used
+        depths = (positions - positions[ends - lengths][request]).clamp(max=deepest)
         noise = noise_of(processed, rows.num_draft_tokens, deepest, positions, sampling.generators)
         sampled = processed.softmax(-1).div_(noise[request, depths]).argmax(-1).int()
         is_greedy = (sampling.temperature == GREEDY_TEMPERATURE)[request]
