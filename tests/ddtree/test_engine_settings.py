@@ -152,8 +152,8 @@ def test_on_v1_the_policy_is_settled_by_max_num_seqs() -> None:
     install(config, "v1")
     assert config.additional_config["ddtree"]["horizon"] == 15
     assert config.speculative_config.num_speculative_tokens == 64
-    with pytest.raises(ValueError, match="takes at most 127 nodes: lower the budget"):
-        install(engine(budget=128, seqs=2), "v1")
+    with pytest.raises(ValueError, match="takes at most 128 nodes: lower the budget"):
+        install(engine(budget=129, seqs=2), "v1")
 
 
 def test_an_unset_backend_becomes_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:

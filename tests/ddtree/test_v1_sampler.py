@@ -74,6 +74,18 @@ class Metadata:
     logits_indices: torch.Tensor
 
 
+def constrained(logits: torch.Tensor, ends: torch.Tensor, sampling: Any) -> torch.Tensor:
+    """As the engine's, whose kernel fills the first 128 rows of a request."""
+    counts = torch.diff(ends, prepend=ends.new_zeros(1))
+    assert int(counts.max()) <= 128
+    temperature = sampling.temperature.where(sampling.temperature != 0, 1.0).repeat_interleave(counts)
+    logits = logits / temperature[:, None]
+    if sampling.top_k is not None:
+        least = logits.sort(descending=True).values.gather(1, sampling.top_k.repeat_interleave(counts)[:, None] - 1)
+        logits = logits.masked_fill(logits < least, float("-inf"))
+    return logits
+
+
 class Parent:
     is_processed_logprobs_mode = False
 
@@ -91,7 +103,7 @@ def sampler_class(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     outputs.SamplerOutput = SimpleNamespace  # type: ignore[attr-defined]
     rejection.RejectionSampler = Parent  # type: ignore[attr-defined]
     rejection.GREEDY_TEMPERATURE = 0.0  # type: ignore[attr-defined]
-    rejection.apply_sampling_constraints = lambda logits, *_: logits  # type: ignore[attr-defined]
+    rejection.apply_sampling_constraints = constrained  # type: ignore[attr-defined]
     proposer = ModuleType("specaudit.ddtree.v1.proposer")
     proposer.DDTreeProposer = SimpleNamespace  # type: ignore[attr-defined]
     for name in ("vllm", "vllm.v1", "vllm.v1.sample"):
@@ -140,7 +152,8 @@ def make_sampler(sampler_class: Any, trees: list[Tree], min_tokens: int, device:
 def sampling_of(**given: Any) -> SimpleNamespace:
     usual = {
         "all_greedy": True, "no_penalties": True, "bad_words_token_ids": {}, "allowed_token_ids_mask": None,
-        "max_num_logprobs": None, "logitsprocs": SimpleNamespace(non_argmax_invariant=[SimpleNamespace(min_toks={})]),
+        "max_num_logprobs": None, "top_k": None, "top_p": None,
+        "logitsprocs": SimpleNamespace(non_argmax_invariant=[SimpleNamespace(min_toks={})]),
     }  # fmt: skip
     return SimpleNamespace(**(usual | given))
 
@@ -231,6 +244,20 @@ def test_drafts_that_are_no_tree_reject_and_break_nothing(sampler_class: Any, de
         first, second = emitted_by(sampler, metadata, logits, sampling)
         assert len(first) >= 1
         assert len(second) == 1
+
+
+def test_temperature_and_top_k_of_a_request_are_its_rows(sampler_class: Any, device: torch.device) -> None:
+    """Cold draws the best token, top-1 as well; hot draws others."""
+    trees = [drawn_tree(seed) for seed in range(3)]
+    sampler, metadata = make_sampler(sampler_class, trees, 0, device)
+    logits = torch.randn(3 * (1 + NODES), VOCABULARY, generator=torch.Generator().manual_seed(4)).to(device)
+    sampling = sampling_of(
+        all_greedy=False, temperature=torch.tensor([1e-4, 5.0, 5.0], device=device), generators={},
+        top_k=torch.tensor([VOCABULARY, VOCABULARY, 1], device=device),
+    )  # fmt: skip
+    _, target = sampler._target_tokens(metadata, logits, sampling, [])
+    best = (target == logits.argmax(-1)).view(3, 1 + NODES).all(-1)
+    assert best.tolist() == [True, False, True]
 
 
 def test_a_seeds_noise_belongs_to_the_position_whatever_the_steps(device: torch.device) -> None:

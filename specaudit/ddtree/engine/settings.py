@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 KEY = "ddtree"
-V1_MAX_BUDGET = 127  # its kernels expand a request to at most 128 rows
+V1_MAX_BUDGET = 128  # MAX_SPEC_LEN of its sampler
 CONFIG_NAMES = ("budget", "max_batch", "chain_max_batch", "spine", "depth_bonus", "exact", "horizon")
 
 

@@ -6,6 +6,7 @@ are all greedy needs no fp32 copy of the logits. Batches without trees take the 
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,16 @@ from ..layout import Walk
 from .minimum import Minimum, Minimums, idle, mask_stops
 from .noise import noise_of
 from .proposer import DDTreeProposer
+
+
+def _row_by_row(sampling: Any, request: Tensor) -> tuple[Tensor, Any]:
+    """Every row as a request of its own, in the terms of apply_sampling_constraints: its kernel gives a request 128
+    rows at most, and a tree of 128 nodes has one more."""
+    each = copy.copy(sampling)
+    for name in ("temperature", "top_k", "top_p"):
+        given = getattr(sampling, name)
+        setattr(each, name, None if given is None else given[request])
+    return torch.arange(1, len(request) + 1, dtype=torch.int32, device=request.device), each
 
 
 class TreeRejectionSampler(RejectionSampler):
@@ -78,10 +89,10 @@ class TreeRejectionSampler(RejectionSampler):
         greedy = processed.argmax(-1).int()
         if sampling.all_greedy:
             return processed, greedy
-        processed = apply_sampling_constraints(processed, metadata.cu_num_sampled_tokens, sampling)
         ends = metadata.cu_num_sampled_tokens.long()
         lengths = torch.diff(ends, prepend=ends.new_zeros(1))
         request = torch.arange(len(ends), device=ends.device).repeat_interleave(lengths, output_size=len(processed))
+        processed = apply_sampling_constraints(processed, *_row_by_row(sampling, request))
         positions = self.proposer.runner.positions[metadata.logits_indices]
         deepest = self.proposer.tree.batch.max_depth
         # drafts behind a request without any are no tree: their rows are deeper, and only the root is used

@@ -60,7 +60,7 @@ class DDTreeV1(Recipe):
     siblings = ("ddtree",)
     notes = (
         'Switched on by --additional-config \'{"ddtree": {"budget": 16}}\' beside a DFlash speculative configuration; '
-        "budget is the number of tree nodes (1 to 127).",
+        "budget is the number of tree nodes (1 to 128).",
         "Static per engine: trees when --max-num-seqs is at most max_batch, else the stock chain.",
         "Needs asynchronous scheduling, which is the default.",
         "V1 drafts nothing for a batch that comes within two trees of --max-model-len: leave room behind the longest "
