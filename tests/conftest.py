@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 from support.derived import derived, kept_in
+from support.places import USERS_CACHE
 
 from specaudit.cache import folder
 from specaudit.hosts.unpack import unpack
 
 Release = Callable[[str], Path]
-
-#: The user's; tests have one of their own (see ``_cache``).
-USERS_CACHE = folder()
 
 
 @pytest.fixture(scope="session", autouse=True)

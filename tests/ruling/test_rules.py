@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 from ruling.statuses import STATUSES
+from support.derived import derived
 
 from specaudit.engines import ENGINES
 from specaudit.index import Index
@@ -51,7 +52,7 @@ def tree(release: Callable[[str], Path]) -> Tree:
 
     @cache
     def get(version: str) -> Index:
-        whole = of_folder(release(version), "vllm", version)
+        whole = of_folder(release(version), "vllm", version, derived())
         return Index(whole.narrowed(lambda path: judge.wants(path) or ENGINES["vllm"].wants(path)))
 
     return get

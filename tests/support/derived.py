@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
-import msgspec
-
-from specaudit.cache import Cache, DerivedCache, NoCache, recall
+from specaudit.cache import Cache, DerivedCache, NoCache
 from specaudit.index import digest_of
 from specaudit.model import Audit
 from specaudit.scan import classify
 from specaudit.snapshot import Snapshot
 
 _opened: dict[Path, Cache] = {}
-T = TypeVar("T")
 
 
 @contextmanager
@@ -61,11 +57,18 @@ def audited(snapshot: Snapshot) -> Audit:
         return classify(snapshot)
 
 
-def once(kind: str, name: str, type: type[T], make: Callable[[], T]) -> T:
-    """A value that depends on nothing but its name (and this run's code), made by the first who asks for it."""
-    with alone(f"{kind}-{name}"):
-        known = recall(derived(), kind, name, 1, type)
-        if known is None:
-            known = make()
-            derived().put(kind, name, 1, msgspec.msgpack.encode(known))
-        return known
+class Outlines:
+    """Of what the run has derived, the outlines alone: the rest is derived anew."""
+
+    def get(self, kind: str, key: str, version: int) -> bytes | None:
+        """See :class:`DerivedCache`."""
+        return derived().get(kind, key, version) if kind == "outline" else None
+
+    def put(self, kind: str, key: str, version: int, value: bytes) -> None:
+        """See :class:`DerivedCache`."""
+        if kind == "outline":
+            derived().put(kind, key, version, value)
+
+    def flush(self) -> None:
+        """See :class:`DerivedCache`."""
+        derived().flush()
