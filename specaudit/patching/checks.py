@@ -22,6 +22,14 @@ def _packaged(rule_id: str) -> Rule:
     return Rulebook(documents).rule(rule_id)
 
 
+@cache
+def _every_rule() -> tuple[Rule, ...]:
+    """All packaged rules; a fleet is checked with the same ones, host after host."""
+    from specaudit.ruling.store import rulebook
+
+    return rulebook().rules
+
+
 def findings(index: Index, rules: Iterable[str]) -> dict[str, Finding]:
     """The finding of each rule on one engine.
 
@@ -39,7 +47,6 @@ def findings(index: Index, rules: Iterable[str]) -> dict[str, Finding]:
 def every_finding(index: Index) -> dict[str, Finding]:
     """The findings of all packaged rules on one engine (a re-scan's)."""
     from specaudit.ruling.evaluate import evaluate
-    from specaudit.ruling.store import rulebook
 
-    found, _ = evaluate(rulebook().rules, index)
+    found, _ = evaluate(_every_rule(), index)
     return {finding.rule: finding for finding in found}

@@ -82,6 +82,7 @@ class Ground:
         self.tree = tree
         self._roots: dict[str, SgNode] = {}
         self._defined: dict[str, tuple[tuple[Definition, SgNode], ...]] = {}
+        self._imports: dict[str, tuple[tuple[str, str, str], ...]] = {}
         self._files: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._bytes: dict[str, bytes] = {}
         self._places: dict[Subject, tuple[Place, ...]] = {}
@@ -130,6 +131,13 @@ class Ground:
         known = self._defined.get(path)
         if known is None:
             known = self._defined[path] = definitions(self.root(path))
+        return known
+
+    def imports(self, path: str) -> tuple[tuple[str, str, str], ...]:
+        """What one file imports, as :func:`imports` gives it."""
+        known = self._imports.get(path)
+        if known is None:
+            known = self._imports[path] = imports(self.root(path))
         return known
 
     def node(self, place: Place) -> SgNode:
@@ -214,7 +222,7 @@ class Ground:
 
     def _modules(self, path: str, name: str) -> Iterator[str]:
         """Paths of the module that a name stands for in a file."""
-        for source, imported, alias in imports(self.root(path)):
+        for source, imported, alias in self.imports(path):
             if alias == name:
                 joined = f"{source}{'' if source.endswith('.') else '.'}{imported}" if imported else source
                 yield from self._module(path, joined)
@@ -226,7 +234,7 @@ class Ground:
             return Place(path, local[-1]) if local[-1].kind == "class" else None
         if not hops:
             return None
-        for source, imported, alias in imports(self.root(path)):
+        for source, imported, alias in self.imports(path):
             if imported and alias in (name, "*"):
                 for module in self._module(path, source):
                     found = self._resolve(module, name if imported == "*" else imported, hops - 1)
