@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from support import trees
 from support.derived import audited, derived
 
 from specaudit.ddtree.engine import settings
@@ -36,13 +35,6 @@ Planned = Callable[[str, type[Recipe]], tuple[Snapshot, Plan]]
 
 def planned(snapshot: Snapshot, recipe: Recipe) -> Plan:
     return plan(snapshot, [recipe], known={**recipes(), recipe.name: recipe})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _trees() -> Iterator[None]:
-    """Most files of a release are judged many times here, with other files changed."""
-    with trees.kept():
-        yield
 
 
 @pytest.fixture(scope="module")

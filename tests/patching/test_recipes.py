@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
-from support import trees
 from support.derived import derived
 
 from specaudit.errors import RecipeRefused
@@ -37,13 +36,6 @@ APPLIES = {
 }
 DEFECTIVE = ("present", "partial")
 REPAIRING = {name: recipe for name, recipe in recipes().items() if recipe.repairs}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _trees() -> Iterator[None]:
-    """Most files of a release are judged many times here, with other files changed."""
-    with trees.kept():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,8 +14,8 @@ from specaudit.ruling import places
 _MOST = 500  # files of one release and what recipes make of them
 
 
-class _Kept:
-    """Results by the text that was parsed; nothing is dropped while something may refer to its node by identity."""
+class _Kept(threading.local):
+    """Results by the text that was parsed; a tree may be used by the thread alone that made it."""
 
     def __init__(self) -> None:
         self.roots: dict[str, Any] = {}
