@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from typing import TYPE_CHECKING
 
 from specaudit.errors import ConfigurationError, IncompleteError
 from specaudit.index import Index
-from specaudit.model import Finding
+from specaudit.model import Audit, Finding
 from specaudit.ruling.rule import Rule
+
+if TYPE_CHECKING:
+    from specaudit.ruling.judge import RuleJudge
 
 
 @cache
@@ -23,11 +27,12 @@ def _packaged(rule_id: str) -> Rule:
 
 
 @cache
-def _every_rule() -> tuple[Rule, ...]:
-    """All packaged rules; a fleet is checked with the same ones, host after host."""
+def _judge() -> RuleJudge:
+    """Of all packaged rules; a fleet is checked with the same ones, host after host."""
+    from specaudit.ruling.judge import RuleJudge
     from specaudit.ruling.store import rulebook
 
-    return rulebook().rules
+    return RuleJudge(rulebook())
 
 
 def findings(index: Index, rules: Iterable[str]) -> dict[str, Finding]:
@@ -45,8 +50,6 @@ def findings(index: Index, rules: Iterable[str]) -> dict[str, Finding]:
 
 
 def every_finding(index: Index) -> dict[str, Finding]:
-    """The findings of all packaged rules on one engine (a re-scan's)."""
-    from specaudit.ruling.evaluate import evaluate
-
-    found, _ = evaluate(_every_rule(), index)
+    """The findings of all packaged rules on one engine (a re-scan's); hosts with the same files are judged once."""
+    found, _ = _judge().findings(index, Audit())
     return {finding.rule: finding for finding in found}

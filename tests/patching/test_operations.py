@@ -354,18 +354,19 @@ def test_a_refusal_names_the_siblings_that_fit(copy: Copy, opened: Callable[[Pat
 # --- patch files ----------------------------------------------------------------------------------------------------
 
 
-def every_change(release: Release, version: str) -> bytes:
-    snapshot = of_folder(release(version), "vllm", version, derived())
+@pytest.fixture(scope="module")
+def every_change(release: Release) -> bytes:
+    snapshot = of_folder(release("0.20.1"), "vllm", "0.20.1", derived())
     made = plan(snapshot, named([LAYERS, "v1-draft-probs", SLOTS, "hybrid-mamba-margin", "gdn-state-index"]))
     return patch(made)
 
 
 @pytest.mark.parametrize("tool", [["git", "apply"], ["patch", "-p1", "--fuzz=0", "-s", "-i"]])
 def test_a_patch_file_gives_the_bytes_that_apply_gives(
-    copy: Copy, opened: Callable[[Path], Place], journals: Path, release: Release, tmp_path: Path, tool: list[str]
+    copy: Copy, opened: Callable[[Path], Place], journals: Path, every_change: bytes, tmp_path: Path, tool: list[str]
 ) -> None:
     file = tmp_path / "all.patch"
-    file.write_bytes(every_change(release, "0.20.1"))
+    file.write_bytes(every_change)
     by_tool, by_us = copy("tool"), copy("us")
     for path in {line.split(" b/")[1] for line in file.read_text().splitlines() if line.startswith("diff --git")}:
         if (by_tool / path).exists():  # patch writes into hard links
