@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -15,6 +16,9 @@ from specaudit.cache import folder
 from specaudit.hosts.unpack import unpack
 
 Release = Callable[[str], Path]
+
+# Trees of whole engines live from test to test: to look through them as often as by default takes a fifth of all time.
+gc.set_threshold(50_000, 10, 10)
 
 
 @pytest.fixture(scope="session", autouse=True)
