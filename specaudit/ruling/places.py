@@ -74,6 +74,13 @@ def _may_define(data: bytes, names: Iterable[str], kind: str) -> bool:
     return False
 
 
+@lru_cache(maxsize=512)
+def _matching(globs: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Of some paths those that one of the globs matches. An engine before and after a change has the same ones."""
+    patterns = [glob_regex(glob) for glob in globs]
+    return tuple(path for path in paths if any(p.fullmatch(path) for p in patterns))
+
+
 class Ground:
     """One engine under examination: its index, tree verdict and syntax trees, made once and shared by all rules."""
 
@@ -91,9 +98,7 @@ class Ground:
         """Paths that one of the globs matches, sorted."""
         known = self._files.get(globs)
         if known is None:
-            patterns = [glob_regex(glob) for glob in globs]
-            known = tuple(path for path in self.index.paths if any(p.fullmatch(path) for p in patterns))
-            self._files[globs] = known
+            known = self._files[globs] = _matching(globs, self.index.paths)
         return known
 
     def bytes_of(self, path: str) -> bytes:

@@ -1,14 +1,17 @@
-"""Syntax trees that are kept while one engine is judged again and again with few of its files changed."""
+"""Syntax trees that are kept while one engine is judged, and edited, again and again with few of its files changed."""
 
 from __future__ import annotations
 
+import ast
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import pytest
 
+from specaudit.patching.edits import FileEdit
 from specaudit.ruling import places
 
 _MOST = 500  # files of one release and what recipes make of them
@@ -43,10 +46,16 @@ class _Kept(threading.local):
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Keeps what rules parse, definitions and imports until the block ends."""
+    """Keeps what rules parse, definitions and imports, and the last files under edit, until the block ends."""
     store = _Kept()
+    tree_of = lru_cache(maxsize=16)(ast.parse)
+
+    def reread(edit: FileEdit) -> None:
+        edit._tree = tree_of(edit.text)  # nobody changes it
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(places, "parse", store.parse(places.parse))
         for name in ("definitions", "imports"):
             patch.setattr(places, name, store.of_root(name, getattr(places, name)))
+        patch.setattr(FileEdit, "_reread", reread)
         yield
