@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,13 @@ def part_of(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(file: Path) -> Iterator[tuple[str, int]]:
+@cache
+def imports(file: Path) -> tuple[tuple[str, int], ...]:
     """Modules that a file imports, anywhere in it, with the line."""
+    return tuple(_imports(file))
+
+
+def _imports(file: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(file.read_text())):
         names = []
         if isinstance(node, ast.Import):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 from ruling.statuses import STATUSES
+from support import trees
 from support.derived import derived
 
 from specaudit.engines import ENGINES
@@ -43,6 +44,13 @@ EVERY = sorted(
 WALKED = tuple(EVERY) if os.environ.get("SPECAUDIT_EVERY_RELEASE") else (*CHECKED, *BETWEEN)
 
 Tree = Callable[[str], Index]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trees() -> Iterator[None]:
+    """One rule after another is judged on the same files."""
+    with trees.kept():
+        yield
 
 
 @pytest.fixture(scope="session")
