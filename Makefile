@@ -17,7 +17,7 @@ demo: $(BIN)/.runtime ## Scan a real vLLM release from the package index (about 
 	$(BIN)/specaudit scan "$(ENGINE)"
 
 test: $(BIN)/.dev ## Run every test.
-	$(BIN)/python -m pytest -q -n $(JOBS) $(TESTS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(TESTS)
 
 lint: $(BIN)/.dev ## ruff and mypy.
 	$(BIN)/ruff check .

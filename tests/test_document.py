@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from specaudit import document
-from specaudit.cache import Cache
+from specaudit.cache import Cache, folder
 from specaudit.errors import ConfigurationError, UsageError
 from specaudit.model import Environment, Failure, NotLooked, Run, Scan, Target, Tool
 from specaudit.scan import Options, scan
@@ -24,8 +24,8 @@ EMPTY = Scan(Tool("0"), Target("@local"), None, Environment(), errors=(Failure("
 
 
 @pytest.fixture(scope="module")
-def real(release: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Scan:
-    with Cache(tmp_path_factory.mktemp("cache")) as cache:
+def real(release: Callable[[str], Path]) -> Scan:
+    with Cache(folder()) as cache:
         return scan(parse(f"dir:{release('0.33.0')}"), Options(), cache)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specaudit.cache import Cache
+from specaudit.cache import Cache, folder
 from specaudit.model import Evidence, Hop, Scan, TreeVerdict
 from specaudit.scan import Options, scan
 from specaudit.targets import parse
@@ -19,14 +19,13 @@ NEWEST = "0.33.0"
 
 
 @pytest.fixture(scope="module")
-def scanned(release: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Scan]:
-    """A scan of one release, made once, with a cache that no other test shares."""
-    folder = tmp_path_factory.mktemp("cache")
+def scanned(release: Callable[[str], Path]) -> Callable[[str], Scan]:
+    """A scan of one release, made once."""
     made: dict[str, Scan] = {}
 
     def get(version: str) -> Scan:
         if version not in made:
-            with Cache(folder) as cache:
+            with Cache(folder()) as cache:
                 made[version] = scan(parse(f"dir:{release(version)}"), Options(), cache)
         return made[version]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specaudit import summary
-from specaudit.cache import Cache
+from specaudit.cache import Cache, folder
 from specaudit.model import (
     Condition,
     EngineFacts,
@@ -189,8 +189,8 @@ def test_the_title_says_what_differs_from_the_release(changes: dict[str, object]
         ("0.33.0", "v2 by default; ", "no: no verifier walks a tree; no tree is drafted; "),
     ],
 )
-def test_real_releases(version: str, runner: str, tree: str, release: Callable[[str], Path], tmp_path: Path) -> None:
-    with Cache(tmp_path) as cache:
+def test_real_releases(version: str, runner: str, tree: str, release: Callable[[str], Path]) -> None:
+    with Cache(folder()) as cache:
         answers = said(scan(parse(f"dir:{release(version)}"), Options(), cache))
     assert answers["runner"].startswith(runner)
     assert answers["tree"].startswith(tree)

@@ -115,17 +115,14 @@ class Store:
         if not os.path.exists(path):
             write(path, data)
 
-    def create(self) -> None:
-        """Makes the agent's folder, with the package folder's mode and, for root, its owner; all of it or nothing."""
-        like = os.stat(self.package)
-        folders = (self.folder, self.path("blobs"), self.path("originals"), self.path("pyc"))
+    def _furnish(self) -> None:
+        """Makes what lacks in the agent's folder; where that fails, a folder that says nothing goes again."""
         try:
-            for folder in folders:
-                make_folder(folder, like)
+            for name in ("blobs", "originals", "pyc"):
+                make_folder(self.path(name), os.stat(self.package))
         except OSError:
-            for folder in reversed(folders):
-                with contextlib.suppress(OSError):  # not empty: it was in use before
-                    os.rmdir(folder)
+            if not os.path.exists(self.path("journal.json")):
+                self.remove()
             raise
 
     def save(self) -> None:
@@ -163,35 +160,44 @@ class Store:
     @contextlib.contextmanager
     def locked(self, create: bool) -> Iterator[None]:
         """Holds the lock, and reads the journal again under it; without a folder, and not to make one, does nothing."""
-        if create:
-            self.create()
-        elif not os.path.isdir(self.folder):
+        if not create and not os.path.isdir(self.folder):
             yield
             return
         descriptor = self._lock()
         try:
             self.journal = self._load()
+            if create:
+                self._furnish()
             yield
         finally:
             os.close(descriptor)
 
     def _lock(self) -> int:
+        """Makes the agent's folder, with the package folder's mode and, for root, its owner, and takes its lock.
+
+        Another run may remove the folder meanwhile: its last act, under a lock that nobody else can find then.
+        """
         while True:
+            like = os.stat(self.package)
             try:
+                make_folder(self.folder, like)
                 descriptor = os.open(self.path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             except FileNotFoundError:  # the holder before us removed the folder just now
-                self.create()
                 continue
+            except OSError:
+                with contextlib.suppress(OSError):  # not empty: it was in use before
+                    os.rmdir(self.folder)
+                raise
             try:
-                give(descriptor, self.folder)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(descriptor).st_ino == os.stat(self.path("lock")).st_ino:
+                    give(descriptor, self.folder)
+                    return descriptor
             except BlockingIOError:
                 os.close(descriptor)
                 raise Refused("locked", f"Another specaudit is changing {self.package} right now.") from None
-            # The holder before us may have removed the folder: then this locks a file that nobody else can find.
-            with contextlib.suppress(FileNotFoundError):
-                if os.fstat(descriptor).st_ino == os.stat(self.path("lock")).st_ino:
-                    return descriptor
+            except FileNotFoundError:  # so it locks a file that is gone
+                pass
             os.close(descriptor)
 
     def busy(self) -> bool:
@@ -263,7 +269,12 @@ def make_folder(folder: str, like: os.stat_result) -> None:
     """Makes a folder, if it is not there, with the mode and, for root, the owner of ``like``."""
     if os.path.isdir(folder):
         return
-    os.mkdir(folder)
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+        return  # another run was first, and gives it the rest
     os.chmod(folder, stat.S_IMODE(like.st_mode))
     if os.geteuid() == 0:
         os.chown(folder, like.st_uid, like.st_gid)

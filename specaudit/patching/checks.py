@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from typing import TYPE_CHECKING
 
 from specaudit.errors import ConfigurationError, IncompleteError
 from specaudit.index import Index
-from specaudit.model import Finding
+from specaudit.model import Audit, Finding
 from specaudit.ruling.rule import Rule
+
+if TYPE_CHECKING:
+    from specaudit.ruling.judge import RuleJudge
 
 
 @cache
@@ -20,6 +24,15 @@ def _packaged(rule_id: str) -> Rule:
     if not documents:
         raise ConfigurationError(f"There is no packaged rule {rule_id}.", "Reinstall specaudit.")
     return Rulebook(documents).rule(rule_id)
+
+
+@cache
+def _judge() -> RuleJudge:
+    """Of all packaged rules; a fleet is checked with the same ones, host after host."""
+    from specaudit.ruling.judge import RuleJudge
+    from specaudit.ruling.store import rulebook
+
+    return RuleJudge(rulebook())
 
 
 def findings(index: Index, rules: Iterable[str]) -> dict[str, Finding]:
@@ -37,9 +50,6 @@ def findings(index: Index, rules: Iterable[str]) -> dict[str, Finding]:
 
 
 def every_finding(index: Index) -> dict[str, Finding]:
-    """The findings of all packaged rules on one engine (a re-scan's)."""
-    from specaudit.ruling.evaluate import evaluate
-    from specaudit.ruling.store import rulebook
-
-    found, _ = evaluate(rulebook().rules, index)
+    """The findings of all packaged rules on one engine (a re-scan's); hosts with the same files are judged once."""
+    found, _ = _judge().findings(index, Audit())
     return {finding.rule: finding for finding in found}

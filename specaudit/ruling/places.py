@@ -74,6 +74,13 @@ def _may_define(data: bytes, names: Iterable[str], kind: str) -> bool:
     return False
 
 
+@lru_cache(maxsize=512)
+def _matching(globs: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Of some paths those that one of the globs matches. An engine before and after a change has the same ones."""
+    patterns = [glob_regex(glob) for glob in globs]
+    return tuple(path for path in paths if any(p.fullmatch(path) for p in patterns))
+
+
 class Ground:
     """One engine under examination: its index, tree verdict and syntax trees, made once and shared by all rules."""
 
@@ -82,6 +89,7 @@ class Ground:
         self.tree = tree
         self._roots: dict[str, SgNode] = {}
         self._defined: dict[str, tuple[tuple[Definition, SgNode], ...]] = {}
+        self._imports: dict[str, tuple[tuple[str, str, str], ...]] = {}
         self._files: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._bytes: dict[str, bytes] = {}
         self._places: dict[Subject, tuple[Place, ...]] = {}
@@ -90,9 +98,7 @@ class Ground:
         """Paths that one of the globs matches, sorted."""
         known = self._files.get(globs)
         if known is None:
-            patterns = [glob_regex(glob) for glob in globs]
-            known = tuple(path for path in self.index.paths if any(p.fullmatch(path) for p in patterns))
-            self._files[globs] = known
+            known = self._files[globs] = _matching(globs, self.index.paths)
         return known
 
     def bytes_of(self, path: str) -> bytes:
@@ -130,6 +136,13 @@ class Ground:
         known = self._defined.get(path)
         if known is None:
             known = self._defined[path] = definitions(self.root(path))
+        return known
+
+    def imports(self, path: str) -> tuple[tuple[str, str, str], ...]:
+        """What one file imports, as :func:`imports` gives it."""
+        known = self._imports.get(path)
+        if known is None:
+            known = self._imports[path] = imports(self.root(path))
         return known
 
     def node(self, place: Place) -> SgNode:
@@ -214,7 +227,7 @@ class Ground:
 
     def _modules(self, path: str, name: str) -> Iterator[str]:
         """Paths of the module that a name stands for in a file."""
-        for source, imported, alias in imports(self.root(path)):
+        for source, imported, alias in self.imports(path):
             if alias == name:
                 joined = f"{source}{'' if source.endswith('.') else '.'}{imported}" if imported else source
                 yield from self._module(path, joined)
@@ -226,7 +239,7 @@ class Ground:
             return Place(path, local[-1]) if local[-1].kind == "class" else None
         if not hops:
             return None
-        for source, imported, alias in imports(self.root(path)):
+        for source, imported, alias in self.imports(path):
             if imported and alias in (name, "*"):
                 for module in self._module(path, source):
                     found = self._resolve(module, name if imported == "*" else imported, hops - 1)

@@ -7,9 +7,10 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from support import derived
 from support.engines import index_of
 
-from specaudit.classify.audit import Reading, audit
+from specaudit.classify.audit import Reading
 from specaudit.engines import ENGINES
 from specaudit.model import Audit
 
@@ -39,6 +40,6 @@ def audited(release: Callable[[str], Path]) -> Audited:
     @lru_cache(maxsize=6)
     def get(spec: str) -> Audit:
         name = spec.partition("==")[0] if "==" in spec else "vllm"
-        return audit(index_of(release(spec), name, ENGINES[name].wants))
+        return derived.audited(index_of(release(spec), name, ENGINES[name].wants).snapshot)
 
     return get

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.derived import Outlines
 from support.engines import index_of
 
 from specaudit.classify.audit import audit, trace
@@ -27,7 +28,7 @@ def test_one_process_or_two_give_the_same(audited: Callable[[str], Audit], relea
     other = threading.Thread(target=stop.wait)  # beside a thread nothing is forked
     other.start()
     try:
-        alone = audit(index_of(release("0.20.1"), wants=VLLM.wants))
+        alone = audit(index_of(release("0.20.1"), wants=VLLM.wants, cache=Outlines()))
     finally:
         stop.set()
         other.join()

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.derived import Outlines
 from support.engines import index_of
 
 from specaudit.classify import beside
@@ -143,8 +144,8 @@ def alone(release: Callable[[str], Path]) -> Audit:
 
 
 def whole(release: Callable[[str], Path]) -> Audit:
-    """A classification from nothing."""
-    return audit(index_of(release("0.20.1"), wants=ENGINES["vllm"].wants))
+    """A classification of which no part is known, so that there is work to share."""
+    return audit(index_of(release("0.20.1"), wants=ENGINES["vllm"].wants, cache=Outlines()))
 
 
 @pytest.mark.usefixtures("two_processors")

@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.derived import audited
 from support.engines import index_of, replaced
 
-from specaudit.classify.audit import Reading, audit, trace
+from specaudit.classify.audit import Reading, trace
 from specaudit.classify.code import Code
 from specaudit.classify.treeverdict import tree_verdict
 from specaudit.classify.visibility import Visibility
@@ -173,7 +174,7 @@ def test_installed_trees_are_recognised(version: str, recipe: Recipe, release: R
     work = Workspace(index_of(release(version)))
     recipe.write(work, frozenset())
     after = work.after().snapshot
-    found = audit(Index(after.narrowed(VLLM.wants)))
+    found = audited(after)
     assert found.tree is not None
     parts = (found.tree.drafting, found.tree.attention, found.tree.verification)
     assert [part.verdict for part in parts] == ["dynamic", "per-request", "tree-walk"]

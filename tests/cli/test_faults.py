@@ -183,7 +183,7 @@ def test_a_stream_that_cannot_be_used_costs_what_would_go_there_and_no_more(
 ) -> None:
     file = tmp_path / "scan.json"
     command = f'"$0" -m specaudit scan "$@" --no-rules --output "$FILE" {streams}'
-    environment = {**os.environ, "FILE": str(file), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment = {**os.environ, "FILE": str(file)}
     done = subprocess.run(
         ["bash", "-c", command, sys.executable, *trees, *form],
         capture_output=True,
@@ -205,7 +205,7 @@ def test_characters_that_stdout_cannot_show_are_shown_by_their_code(trees: list[
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONIOENCODING": "ascii", "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )
     assert (done.returncode, "gr\\xf6\\xdfe.py: dangling" in done.stdout) == (3, True)
 

@@ -6,15 +6,23 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import trees
 
 from specaudit.cli import run
 from specaudit.errors import Exit
 
 SCHEDULER = "vllm/v1/core/sched/scheduler.py"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trees() -> Iterator[None]:
+    """Most files of a release are judged many times here, with other files changed."""
+    with trees.kept():
+        yield
 
 
 @pytest.fixture

@@ -27,17 +27,11 @@ class Said:
         return paths
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
 def trace(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], release: Callable[[str], Path]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], release: Callable[[str], Path]
 ) -> Callable[..., Said]:
-    """Traces a release (default: the newest) with a cache that only these tests share."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    """Traces a release (default: the newest)."""
 
     def call(*arguments: str, version: str = "0.33.0") -> Said:
         code = run(["trace", f"dir:{release(version)}", *arguments])

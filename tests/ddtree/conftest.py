@@ -14,10 +14,12 @@ import hypothesis
 import pytest
 import torch
 from ddtree import toy
+from ddtree.interpreter import make_quick
 
 HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined: triton reads it when it decorates
+    make_quick()
 
 # The interpreter takes about 0.1 s a launch. Examples are derived from the test, not drawn anew: a failure repeats.
 hypothesis.settings.register_profile(

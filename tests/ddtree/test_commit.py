@@ -60,19 +60,23 @@ def views(storage: torch.Tensor, layout: str) -> list[torch.Tensor]:
     return list(storage.chunk(2, dim=-1))
 
 
-@pytest.mark.parametrize("layout", ["NHD", "HND", "interleaved", "packed"])
-@pytest.mark.parametrize(
-    ("dtype", "heads", "size", "block_size"),
-    [(torch.bfloat16, 2, 8, 4), (torch.float16, 1, 5, 16), (torch.uint8, 2, 12, 3), (torch.float8_e4m3fn, 1, 3, 4)],
-)
+LAYOUTS = ["NHD", "HND", "interleaved", "packed"]
+TYPES = [(torch.bfloat16, 2, 8, 4), (torch.float16, 1, 5, 16), (torch.uint8, 2, 12, 3), (torch.float8_e4m3fn, 1, 3, 4)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("dtype", "heads", "size", "block_size"), TYPES)
 def test_every_overlap_pattern_in_paged_caches(device, layout, dtype, heads, size, block_size) -> None:
-    requests, rows = len(PATTERNS), NODES + 1
+    """In the interpreter each layout and each type meets all of them once, and every fourth in all other pairs."""
+    all_of_them = device.type == "cuda" or LAYOUTS.index(layout) == [t[0] for t in TYPES].index(dtype)
+    patterns = PATTERNS if all_of_them else PATTERNS[3::4]
+    requests, rows = len(patterns), NODES + 1
     blocks = -(-requests * rows // block_size) + 3
     storage = caches_like(layout, dtype, blocks, block_size, heads, size)
     # request 0 has slots in a row over block borders; with the second mapping slots lie anywhere, in any order
     in_a_row = torch.arange(requests * rows) + 5
     anywhere = torch.randperm(blocks * block_size, generator=generator(0))[: requests * rows]
-    walk, row_starts = walk_of(PATTERNS, "cpu"), uniform_row_starts(requests, rows, "cpu")
+    walk, row_starts = walk_of(patterns, "cpu"), uniform_row_starts(requests, rows, "cpu")
     for mapping in (in_a_row, anywhere):
         expected, actual = storage.clone(), storage.to(device)
         reference.commit_kv(KVCaches.of(views(expected, layout)), mapping, walk, row_starts)

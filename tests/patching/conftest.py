@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import trees
 
 from specaudit.hosts.machine import PythonCaller
 from specaudit.hosts.shell import LocalShell
 from specaudit.patching.client import AgentClient
 from tests.patching import tree
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trees() -> Iterator[None]:
+    """Most files of a release are judged many times here, with other files changed."""
+    with trees.kept():
+        yield
 
 
 def agent_of(root: Path, python: str | None = None, engine: str = "vllm") -> AgentClient:

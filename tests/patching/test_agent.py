@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from specaudit.errors import IntegrityError, PatchError
+from specaudit.patching.agent_store import Store
 from specaudit.patching.client import AgentClient
 from tests.patching import tree
 from tests.patching.conftest import agent_of
@@ -210,6 +211,49 @@ def test_two_runs_at_once_one_is_refused(site: Path, tmp_path: Path) -> None:
     status = agent_of(site).status()
     assert status.state == "patched"
     assert not status.drifted
+
+
+def test_the_agents_folder_may_be_made_by_another_run_meanwhile(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = os.mkdir
+
+    def made_by_another(path: str) -> None:
+        make(path)  # after we looked
+        make(path)
+
+    monkeypatch.setattr(os, "mkdir", made_by_another)
+    store = Store(str(site), "vllm")
+    with store.locked(create=True):
+        assert {path.name for path in Path(store.folder).iterdir()} == {"lock", "blobs", "originals", "pyc"}
+
+
+@pytest.mark.parametrize("moment", ["before it is opened", "after it was opened", "with what lies beside it"])
+def test_the_run_before_may_remove_the_agents_folder_meanwhile(
+    site: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    store, before = Store(str(site), "vllm"), Store(str(site), "vllm")
+    with before.locked(create=True):
+        pass
+    opened, pending = os.open, [moment]
+
+    def open_(path: str, *how: int, **where: int) -> int:
+        if not str(path).endswith("/lock") or not pending:
+            return opened(path, *how, **where)
+        pending.clear()
+        if moment == "after it was opened":
+            descriptor = opened(path, *how)
+            before.remove()
+            return descriptor
+        if moment == "before it is opened":
+            before.remove()
+        else:  # all but the folder itself, which is not empty any more when its turn comes
+            for name in ("blobs", "originals", "pyc"):
+                (Path(store.folder) / name).rmdir()
+        return opened(path, *how)
+
+    monkeypatch.setattr(os, "open", open_)
+    with store.locked(create=True):
+        assert {path.name for path in Path(store.folder).iterdir()} == {"lock", "blobs", "originals", "pyc"}
+        assert before.busy()
 
 
 def test_while_one_holds_the_lock_status_says_busy_and_apply_is_refused(site: Path, agent: AgentClient) -> None:

@@ -11,8 +11,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from support.derived import audited, derived
 
-from specaudit.classify.audit import audit
 from specaudit.ddtree.engine import settings
 from specaudit.errors import RecipeRefused
 from specaudit.index import Index
@@ -43,7 +43,7 @@ def plans(release: Release) -> Planned:
 
     @cache
     def made(version: str, recipe: type[Recipe]) -> tuple[Snapshot, Plan]:
-        snapshot = of_folder(release(version), "vllm", version)
+        snapshot = of_folder(release(version), "vllm", version, derived())
         return snapshot, planned(snapshot, recipe())
 
     return made
@@ -55,7 +55,7 @@ def test_a_scan_of_the_patched_engine_finds_a_tree_drafted_masked_and_walked(
 ) -> None:
     snapshot, made = plans(version, recipe)
     after = Index(overlay(snapshot, {change.path: change.after for change in made.total}))
-    tree = audit(after).tree
+    tree = audited(after.snapshot).tree
     assert tree is not None
     parts = (tree.drafting, tree.attention, tree.verification)
     assert [part.verdict for part in parts] == ["dynamic", "per-request", "tree-walk"]
@@ -125,7 +125,7 @@ def test_v1_starts_with_trees_larger_than_what_its_drafter_writes(
 
 
 def test_trees_on_v1_go_without_a_repair_that_was_made_by_hand(release: Release) -> None:
-    snapshot = of_folder(release("0.20.1"), "vllm", "0.20.1")
+    snapshot = of_folder(release("0.20.1"), "vllm", "0.20.1", derived())
     known = recipes()
     ids = plan(snapshot, [known["dflash-layer-ids"]])
     repaired = overlay(snapshot, {change.path: change.after for change in ids.total})
@@ -152,7 +152,7 @@ def test_trees_on_v1_go_without_a_repair_that_was_made_by_hand(release: Release)
 def test_another_shape_is_refused_with_what_is_missing(
     release: Release, version: str, recipe: Recipe, reason: str
 ) -> None:
-    index = Index(of_folder(release(version), "vllm", version))
+    index = Index(of_folder(release(version), "vllm", version, derived()))
     with pytest.raises(RecipeRefused, match=reason):
         recipe.write(Workspace(index), frozenset())
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.derived import derived
 
-from specaudit.cache import Cache
+from specaudit.cache import Cache, folder
 from specaudit.errors import Exit, PatchError, RecipeRefused, UsageError
 from specaudit.model import Target
 from specaudit.patching import fleet, importing
@@ -54,8 +55,8 @@ def copy(cached: Path, tmp_path: Path) -> Copy:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Iterator[Cache]:
-    with Cache(tmp_path / "cache") as made:
+def cache() -> Iterator[Cache]:
+    with Cache(folder()) as made:
         yield made
 
 
@@ -388,18 +389,19 @@ def test_a_refusal_names_the_siblings_that_fit(copy: Copy, opened: Callable[[Pat
 # --- patch files ----------------------------------------------------------------------------------------------------
 
 
-def every_change(release: Release, version: str) -> bytes:
-    snapshot = of_folder(release(version), "vllm", version)
+@pytest.fixture(scope="module")
+def every_change(release: Release) -> bytes:
+    snapshot = of_folder(release("0.20.1"), "vllm", "0.20.1", derived())
     made = plan(snapshot, named([LAYERS, "v1-draft-probs", SLOTS, "hybrid-mamba-margin", "gdn-state-index"]))
     return patch(made)
 
 
 @pytest.mark.parametrize("tool", [["git", "apply"], ["patch", "-p1", "--fuzz=0", "-s", "-i"]])
 def test_a_patch_file_gives_the_bytes_that_apply_gives(
-    copy: Copy, opened: Callable[[Path], Place], journals: Path, release: Release, tmp_path: Path, tool: list[str]
+    copy: Copy, opened: Callable[[Path], Place], journals: Path, every_change: bytes, tmp_path: Path, tool: list[str]
 ) -> None:
     file = tmp_path / "all.patch"
-    file.write_bytes(every_change(release, "0.20.1"))
+    file.write_bytes(every_change)
     by_tool, by_us = copy("tool"), copy("us")
     for path in {line.split(" b/")[1] for line in file.read_text().splitlines() if line.startswith("diff --git")}:
         if (by_tool / path).exists():  # patch writes into hard links
@@ -441,7 +443,7 @@ def test_a_patch_file_of_odd_files_gives_the_same_bytes(tmp_path: Path, tool: li
 
 def test_the_dockerfile_line_works_as_a_shell_command(copy: Copy, release: Release, tmp_path: Path) -> None:
     site = copy("a")
-    made = plan(of_folder(site, "vllm", "0.20.1"), named([SLOTS]))
+    made = plan(of_folder(site, "vllm", "0.20.1", derived()), named([SLOTS]))
     lines = dockerfile("vllm", "x.patch", made.paths).splitlines()
     assert lines[0] == "COPY x.patch /tmp/x.patch"
     (tmp_path / "x.patch").write_bytes(patch(made))

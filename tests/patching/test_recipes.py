@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from support.derived import derived
 
 from specaudit.errors import RecipeRefused
 from specaudit.index import Index
@@ -40,7 +41,7 @@ REPAIRING = {name: recipe for name, recipe in recipes().items() if recipe.repair
 @pytest.fixture(scope="module")
 def engine(release: Release) -> Callable[[str], Snapshot]:
     """A release as a snapshot, made once."""
-    return cache(lambda version: of_folder(release(version), "vllm", version))
+    return cache(lambda version: of_folder(release(version), "vllm", version, derived()))
 
 
 def planned(snapshot: Snapshot, name: str) -> Plan | RecipeRefused:

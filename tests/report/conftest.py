@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.places import USERS_CACHE
 
 from specaudit.cache import Cache, folder
 from specaudit.model import Scan
@@ -63,7 +64,7 @@ class SarifTool:
 @pytest.fixture(scope="session")
 def sarif_tool() -> SarifTool:
     """Downloaded by npm the first time (44 MB), kept beside the releases."""
-    place = folder() / "tools" / MULTITOOL.rpartition("/")[2]
+    place = USERS_CACHE / "tools" / MULTITOOL.rpartition("/")[2]
     if not (place / "package" / "Sarif.Multitool").exists():
         scratch = place.with_suffix(".part")
         shutil.rmtree(scratch, ignore_errors=True)

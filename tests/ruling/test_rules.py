@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 from ruling.statuses import STATUSES
+from support import trees
+from support.derived import derived
 
 from specaudit.engines import ENGINES
 from specaudit.index import Index
@@ -44,6 +46,13 @@ WALKED = tuple(EVERY) if os.environ.get("SPECAUDIT_EVERY_RELEASE") else (*CHECKE
 Tree = Callable[[str], Index]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _trees() -> Iterator[None]:
+    """One rule after another is judged on the same files."""
+    with trees.kept():
+        yield
+
+
 @pytest.fixture(scope="session")
 def tree(release: Callable[[str], Path]) -> Tree:
     """``tree("0.33.0")``: the files of a release that a scan reads."""
@@ -51,7 +60,7 @@ def tree(release: Callable[[str], Path]) -> Tree:
 
     @cache
     def get(version: str) -> Index:
-        whole = of_folder(release(version), "vllm", version)
+        whole = of_folder(release(version), "vllm", version, derived())
         return Index(whole.narrowed(lambda path: judge.wants(path) or ENGINES["vllm"].wants(path)))
 
     return get

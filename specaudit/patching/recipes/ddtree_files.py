@@ -104,9 +104,9 @@ def edit_configuration(work: Workspace, runner: str) -> None:
 
 def tree_verdict(after: Index) -> tuple[str, ...]:
     """What is wrong when the scan of the patched engine does not say: drafted, masked per request, walked."""
-    from specaudit.classify.audit import audit
+    from specaudit.scan import classify
 
-    tree = audit(after).tree
+    tree = classify(after.snapshot).tree
     if tree is None:
         return ("the scan of the patched engine gives no tree verdict",)
     wanted = {"drafting": "dynamic", "attention": "per-request", "verification": "tree-walk"}
