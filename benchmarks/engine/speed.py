@@ -85,8 +85,10 @@ def report(given: Setting, batch: int, speeds: dict[str, list[float]], lengths: 
     columns = ["arm", "tokens/s", "lowest", "highest", "ratio", "lower 95 %", "acceptance length", "pairs"]
     given.report.table(f"tokens per second, batch {batch}", columns, rows)
     given.report.keep(f"speeds, batch {batch}", speeds)
-    if any("exact" in name for name in speeds):
-        return  # asked for by those who want the last bit, not the speed
+    exact = [name for name in speeds if "exact" in name]
+    if exact:  # asked for by those who want the last bit, not the speed
+        given.report.bar("trees with exact attention run", len(exact), "1 or more", True)
+        return
     if best is None:
         given.report.bar(f"batch {batch}: an arm with trees runs", 0, "1", False)
     elif batch == 1:

@@ -92,31 +92,30 @@ def test_untimed_parts_run_together_and_report_as_if_alone(tmp_path: Path) -> No
 
 
 def test_an_engine_that_dies_costs_its_own_figures_alone(tmp_path: Path) -> None:
-    parts = ["acceptance", "launches", "speed:1", "steps:small"]
+    parts = ["acceptance", "launches", "speed:1", "speed:exact", "steps:small"]
     status, content, printed = rehearse(tmp_path, "suite", "--parts", *parts, FAKE_DIES="64")
     assert status == 3
     assert len(content["engines"]) == 7
-    for part in parts[:3]:
+    for part in parts[:4]:
         for failed in content[part]["failed"]:
             assert failed.startswith(("tree 64: tree 64 ended", "tree 64, exact: tree 64, exact ended"))
             assert "an illegal memory access was encountered" in failed
     assert "failed" not in content["steps:small"]
     assert bars(content["acceptance"], "tree 16: acceptance length")
     assert bars(content["launches"], "tree 16: waits per step")
-    assert [row["arm"] for row in content["speed:1"]["tokens per second, batch 1"]] == [
-        "chain", "tree 16", "tree 16, exact",
-    ]  # fmt: skip
+    for part, tree in (("speed:1", "tree 16"), ("speed:exact", "tree 16, exact")):
+        assert [row["arm"] for row in content[part]["tokens per second, batch 1"]] == ["chain", tree]
     assert bars(content["acceptance"], "tree 64 runs")[0]["met"] is False
     assert "Traceback" not in printed
 
 
 def test_an_engine_that_does_not_start_is_said_in_each_part_that_needs_it(tmp_path: Path) -> None:
     status, content, printed = rehearse(
-        tmp_path, "suite", "--parts", "acceptance", "speed:1", "steps:small", FAKE_REFUSES="64"
+        tmp_path, "suite", "--parts", "acceptance", "speed:1", "speed:exact", "steps:small", FAKE_REFUSES="64"
     )
     assert status == 3
     assert "tree 64 did not start" in printed
-    for part in ("acceptance", "speed:1"):
+    for part in ("acceptance", "speed:1", "speed:exact"):
         assert "no trees of that size" in content[part]["failed"][0]
     assert "failed" not in content["steps:small"]
     gone = [one["arms"] for one in content["engines"] if one["gone"]]
