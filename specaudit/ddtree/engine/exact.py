@@ -49,7 +49,7 @@ class Exact:
         pages of one key from a block to the next, see `pages`."""
         self.order, self.layout, self.capacity, self.horizon = order, layout, capacity, horizon
         self.block_size, self.unit = block_size, unit
-        self.table = torch.zeros(capacity, -(-max_model_len // 16) * 16, dtype=torch.int32, device=device)
+        self.table = torch.zeros(capacity, 16 * cdiv(max_model_len, 16), dtype=torch.int32, device=device)
         self.lens = torch.zeros(capacity, dtype=torch.int32, device=device)
         self.starts = torch.arange(capacity + 1, dtype=torch.int32, device=device)
         self.schedule = torch.zeros(4 * rounded(capacity) + 1, dtype=torch.int32, device=device)
@@ -59,8 +59,8 @@ class Exact:
         order = self.order
         if requests > order.requests or rows > MOST_DIVIDED:
             return 1
-        blocks = -(-self.table.shape[1] // order.keys)
-        return max(1, min(order.most_runs, -(-blocks // order.share(requests))))
+        blocks = cdiv(self.table.shape[1], order.keys)
+        return max(1, min(order.most_runs, cdiv(blocks, order.share(requests))))
 
     def prepare(
         self,

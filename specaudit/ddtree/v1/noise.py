@@ -13,9 +13,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..launch import cdiv, relaunched
+
 BLOCK = 1024
 
 
+@relaunched
 @triton.jit(do_not_specialize=["root", "seed_low", "seed_high"])
 def _noise_kernel(Noise, Positions, root, seed_low, seed_high, vocabulary, BLOCK: tl.constexpr):
     seed = seed_low.to(tl.uint64) | (seed_high.to(tl.uint64) << 31)  # one variant for all seeds
@@ -45,7 +48,7 @@ def noise_of(
         if generator is not None and count == 1:
             noise[request, 0].exponential_(generator=generator)
         elif generator is not None:
-            grid = (1 + depth, -(-vocabulary // BLOCK))
+            grid = (1 + depth, cdiv(vocabulary, BLOCK))
             low, high = (generator.initial_seed() >> shift & 0x7FFFFFFF for shift in (0, 31))
             _noise_kernel[grid](noise[request], positions, root, low, high, vocabulary, BLOCK=BLOCK)
         root += count
