@@ -32,11 +32,13 @@ def run(given: Setting, engines: Engines) -> None:
     seen: dict[str, dict[str, Any]] = {}
     host: dict[str, dict[str, Any]] = {}
     with given.in_time():
-        for op, needed, found in (("profile", 10, seen), ("host_profile", 5, host)):
-            for name in engines.names():
-                answer = engines.attempt(name, op, given.clock.need(needed), requests=requests)
-                if answer:
-                    found[name] = answer
+        for name in engines.names():
+            if answer := engines.attempt(name, "profile", given.clock.need(10), requests=requests):
+                seen[name] = answer
+        asked = {"requests": requests}
+        for name in engines.names():
+            if answer := engines.attempt(name, "host_profile", given.clock.need(5), during="generate", asked=asked):
+                host[name] = answer
     report(given, seen, host)
 
 
@@ -65,7 +67,7 @@ def report(given: Setting, seen: dict[str, dict[str, Any]], host: dict[str, dict
         if name not in host:
             continue
         ours = sorted(host[name]["ours"].items(), key=lambda item: -item[1])[:12]
-        steps = host[name]["counters"]["drafts"] or 1
+        steps = host[name]["steps"] or 1
         given.report.table(
             f"{name}: host time in the installed package, us per step (with everything it calls, under a profiler)",
             ["function", "us"],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import cProfile
+import functools
 import os
 import pstats
 import time
@@ -82,20 +83,35 @@ def profile(worker: Any, requests: list[dict[str, Any]], warm: int = 1) -> dict[
     return {"kernels": kernels, "micros": micros, "calls": calls, **answer}
 
 
-def host_profile(worker: Any, requests: list[dict[str, Any]]) -> dict[str, Any]:
-    """Where the host spends a `generate`: own seconds by file, those of the installed package by function."""
-    worker.generate(requests)
+def host_profile(worker: Any, during: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """Where the host spends `generate` or `mixed`: steps of the engine, own seconds by function, and those of the
+    installed package with everything they call."""
+    run = functools.partial(mixed, worker) if during == "mixed" else worker.generate
+    run(**asked)
+    engine, steps = worker.llm.llm_engine, 0
+    step = engine.step
+
+    def counted() -> Any:
+        nonlocal steps
+        steps += 1
+        return step()
+
     profiler = cProfile.Profile()
-    profiler.enable()
-    answer = worker.generate(requests)
-    profiler.disable()
-    files: collections.Counter[str] = collections.Counter()
+    engine.step = counted
+    try:
+        profiler.enable()
+        answer = run(**asked)
+        profiler.disable()
+    finally:
+        del engine.step  # the class's own again
+    functions: collections.Counter[str] = collections.Counter()
     ours: collections.Counter[str] = collections.Counter()
     for (file, _, name), (_, _, own, total, _) in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
-        files[file] += own
+        where = f"{os.path.basename(file)}:{name}" if file != "~" else name
+        functions[where] += own
         if "specaudit_ddtree" in file:
-            ours[f"{os.path.basename(file)}:{name}"] += total
-    return {"files": dict(files.most_common(25)), "ours": dict(ours.most_common(25)), **answer}
+            ours[where] += total
+    return {"steps": steps, "functions": functions, "ours": dict(ours.most_common(25)), **answer}
 
 
 def memory(worker: Any, requests: list[dict[str, Any]]) -> dict[str, float]:

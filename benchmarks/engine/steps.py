@@ -43,7 +43,8 @@ def small_arms(given: Setting) -> list[Arm]:
 
 
 def small(given: Setting, engines: Engines) -> None:
-    times = alternate(engines, given, greedy(given.prompts[:8], given.tokens))
+    requests = greedy(given.prompts[:8], given.tokens)
+    times = alternate(engines, given, requests)
     rows = [[name, median(values), len(values)] for name, values in times.items()]
     given.report.table("step time, batch 1, ms", ["arm", "median of medians", "measurements"], rows)
     pairs = list(zip(times[CHAIN_SHAPED], times["chain"], strict=False))
@@ -51,6 +52,26 @@ def small(given: Setting, engines: Engines) -> None:
     given.report.bar(
         "a chain-shaped tree's step, more than the chain's, ms", extra, f"<= {TOY_EXTRA_MS}", extra <= TOY_EXTRA_MS
     )
+    if extra > TOY_EXTRA_MS:
+        where_it_goes(engines, given, CHAIN_SHAPED, "generate", requests=requests, at_once=1)
+
+
+def where_it_goes(engines: Engines, given: Setting, tree: str, during: str, **asked: Any) -> None:
+    """Of a bar that was missed: the host's functions that take the tree's steps longer than the chain's, and those
+    that take them less."""
+    seen = {}
+    for name in ("chain", tree):
+        answer = engines.attempt(name, "host_profile", given.clock.need(5), during=during, asked=asked)
+        if not answer:
+            return
+        steps = answer["steps"] or 1
+        seen[name] = {function: 1e6 * seconds / steps for function, seconds in answer["functions"].items()}
+    rows = [[f, seen["chain"].get(f, 0.0), seen[tree].get(f, 0.0)] for f in {**seen["chain"], **seen[tree]}]
+    rows.sort(key=lambda row: -abs(row[2] - row[1]))
+    total = [sum(one.values()) for one in seen.values()]
+    columns = ["function", "chain", tree]
+    title = f"{during}: the host's own us per step under a profiler, where the arms differ most"
+    given.report.table(title, columns, [["all of them", *total], *rows[:24]])
 
 
 def alternate(
@@ -159,6 +180,8 @@ def mixed(given: Setting, engines: Engines, tree: str, decoders: int, length: in
         f">= {PREFILL_RATIO}",
         median(ratios) >= PREFILL_RATIO,
     )
+    if median(ratios) < PREFILL_RATIO:
+        where_it_goes(engines, given, tree, "mixed", decoding=decoding, prompts=asked, at_once=2)
 
 
 def memory_arms(given: Setting) -> list[Arm]:
