@@ -89,8 +89,9 @@ def usual(given: Setting, engines: Engines) -> list[Case]:
 
 
 def usual_arm(options: Namespace) -> Arm:
-    """Chunked prefill and mixed batches, all the time."""
-    return shared.wide_tree(options, options.budgets[0]).named("tree").with_engine(max_num_batched_tokens=1024)
+    """Chunked prefill and mixed batches, all the time, with trees in them."""
+    arm = shared.wide_tree(options, options.budgets[0]).named("tree").with_engine(max_num_batched_tokens=1024)
+    return shared.beside_prompts(options, arm)
 
 
 def frequent_tokens(given: Setting, count: int = 3) -> list[int]:

@@ -72,6 +72,11 @@ def to_the_last_bit(arm: Arm) -> Arm:
     return replace(arm, name=f"{arm.name}, exact", ddtree=arm.ddtree | {"exact": True})
 
 
+def beside_prompts(options: Namespace, arm: Arm) -> Arm:
+    """That arm with trees in steps that hold prompts, too, as V1 has them anyway; V2 verifies chains there by default."""
+    return replace(arm, ddtree=arm.ddtree | {"mixed": "tree"}) if options.runner == "v2" else arm
+
+
 def exact(arm: Arm) -> Arm:
     """That arm in fp32, for comparisons to the last token; its graphs are gone, it is eager."""
     rest = {name: value for name, value in arm.engine.items() if name != "compilation_config"}

@@ -98,7 +98,7 @@ def large_arms(given: Setting) -> list[Arm]:
     """Qwen3-8B's shape, weights made up: nothing is accepted, so every step is alike."""
     pair = shapes.write(Path(tempfile.gettempdir()) / "qwen3-8b-shape", shapes.QWEN3_8B)
     room = {"max_model_len": 36864, "kv_cache_memory_bytes": 20 * GIB, "gpu_memory_utilization": 0.3}
-    both = [chain(horizon=15, seqs=4), chain_shaped(15, seqs=4)]
+    both = [chain(horizon=15, seqs=4), shared.beside_prompts(given.options, chain_shaped(15, seqs=4))]
     return [replace(arm, pair=pair).with_engine(**room) for arm in both]
 
 
@@ -141,12 +141,13 @@ def prefill(given: Setting, engines: Engines) -> None:
 
 
 def large_prefill(given: Setting, engines: Engines) -> None:
-    """Where a step takes the GPU longer than the host."""
+    """Where a step takes the GPU longer than the host: trees beside the prompts."""
     mixed(given, engines, CHAIN_SHAPED, decoders=2, length=2000, count=24)
 
 
 def mixed(given: Setting, engines: Engines, tree: str, decoders: int, length: int, count: int) -> None:
-    """Prompt tokens per second while requests decode: tree rows leave those behind them to the stock kernel.
+    """Prompt tokens per second while requests decode: beside prompts trees are chains by default, and trees where the
+    arm says so; those leave the rows behind them to the stock kernel.
 
     Two prompts at once: so many rows stand beside the decoding ones in each step.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -361,3 +362,28 @@ def test_all_engines_share_what_triton_compiled(engine: Any, tmp_path: Path) -> 
     assert [e["TRITON_CACHE_DIR"] for e in seen] == [str(tmp_path / "triton")] * 2
     assert [e["VLLM_TRITON_JIT_WARMUP_NUM_THREADS"] for e in seen] == ["8", "8"]
     assert [e["VLLM_CACHE_ROOT"] for e in seen] == [str(tmp_path / "stock"), str(tmp_path / "patched")]
+
+
+def test_a_step_that_takes_too_long_is_followed_by_where_the_host_spends_it(
+    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine import command, steps
+
+    written = tmp_path / "o.json"
+    arguments = ["suite", "--target", "t", "--draft", "d", "--fake", "--count", "4", "--tokens", "16", "--pairs", "2"]
+    arguments += ["--logs", str(tmp_path), "--json", str(written), "--parts", "steps:small", "steps:prefill"]
+    titles = {
+        "steps:small": "generate: the host's own us per step under a profiler, where the arms differ most",
+        "steps:prefill": "mixed: the host's own us per step under a profiler, where the arms differ most",
+    }
+    for extra, ratio, shown in ((1e9, 0.0, False), (-1e9, 1e9, True)):
+        monkeypatch.setattr(steps, "TOY_EXTRA_MS", extra)
+        monkeypatch.setattr(steps, "PREFILL_RATIO", ratio)
+        assert command.main(arguments) == int(shown)
+        content = json.loads(written.read_text())
+        for part, title in titles.items():
+            assert (title in content[part]) == shown
+    rows = content["steps:prefill"][titles["steps:prefill"]]
+    assert rows[0]["function"] == "all of them"
+    assert any("advance" in row["function"] for row in rows)
+    assert all(row["chain"] >= 0 for row in rows)

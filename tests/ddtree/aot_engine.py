@@ -16,7 +16,8 @@ def engine_kernels() -> list[Kernel]:
     sizes = {"W": 3, "BLOCK": 128}
     prepared = pointers("*i64", "Positions Slots") | pointers("*i32", "ContextLens RowStarts NumComputed PrefillLens")
     prepared |= pointers("*i32", TREES) | integers("requests tree_requests R")
-    chain = pointers("*i64", "Slots") | pointers("*i32", "Parents Depths Child Sibling Words Rows")
+    chain = pointers("*i64", "Slots Tokens Chains") | pointers("*i32", "Parents Depths Child Sibling Words Rows")
+    read = pointers("*i64", "Slots Chains") | pointers("*i32", "Ids RowStarts LogitStarts NumComputed PrefillLens")
     compacted = pointers("*i64", "OutPositions In InPositions") | integers("in_row out_row D")
     compacted |= pointers("*i32", "OutStarts OutRejected InStarts Accepted NumAccepted")
     sequences = pointers("*i32", "Table Lens Schedule RowStarts ContextLens Depths Words BlockTable")
@@ -45,7 +46,8 @@ def engine_kernels() -> list[Kernel]:
             Kernel(rows._prepare_kernel, prepared, sizes | {"WORDS": 4, "BY_SLOT": by_slot}, 4)
             for by_slot in (True, False)
         ),
-        Kernel(rows._chain_kernel, chain | integers("length R"), sizes, 4),
+        Kernel(rows._chain_kernel, chain | integers("tokens_request K length R"), sizes | {"DEPTHS": 16}, 4),
+        Kernel(rows._read_chains_kernel, read | integers("K"), {"ROWS": 128}, 4),
         Kernel(
             noise._noise_kernel,
             {"Noise": "*fp32", "Positions": "*i64"} | integers("root seed_low seed_high vocabulary"),
@@ -54,8 +56,10 @@ def engine_kernels() -> list[Kernel]:
         ),
         Kernel(
             rows._scatter_kernel,
-            pointers("*i64", "Slots") | pointers("*i32", TREES) | integers("R"),
-            sizes | {"WORDS": 4},
+            pointers("*i64", "Slots Chains")
+            | pointers("*i32", f"{TREES} Ids")
+            | integers("R ids_request ids_position K"),
+            sizes | {"WORDS": 4, "DEPTHS": 16},
             4,
         ),
         *(

@@ -17,8 +17,8 @@ KERNELS = {
     "core": {"_scan", "_select", "_grow", "_link", "_ancestors", "_stage", "_write_positions", "_argmax_chunk", "_walk",
              "_linear_walk", "_commit_kv", "_commit_rows"},
     "attention": {"tree_attention_kernel", "paged_tree_attention_kernel", "merge_splits_kernel"},
-    "engine": {"_prepare_kernel", "_chain_kernel", "_scatter_kernel", "_compact_kernel", "_sequences_kernel",
-               "_noise_kernel"},
+    "engine": {"_prepare_kernel", "_chain_kernel", "_read_chains_kernel", "_scatter_kernel", "_compact_kernel",
+               "_sequences_kernel", "_noise_kernel"},
 }  # fmt: skip
 
 

@@ -42,12 +42,13 @@ def common(lengths: list[int], device: torch.device) -> SimpleNamespace:
     )
 
 
-def state_of_trees(device: torch.device) -> TreeState:
-    state = TreeState(Settings(budget=NODES, max_batch=4, horizon=HORIZON), SLOTS, device)
+def state_of_trees(device: torch.device, mixed: str = "chain") -> TreeState:
+    state = TreeState(Settings(budget=NODES, max_batch=4, horizon=HORIZON, mixed=mixed), SLOTS, device)
     logits = torch.randn(SLOTS, HORIZON, 20, generator=torch.Generator().manual_seed(0))
     tree = reference.build(logits, NODES, budgets=torch.tensor([NODES, 3, NODES, NODES], dtype=torch.int32))
     moved = Tree(**{name: x.to(device) for name, x in tree.tensors().items()}, horizon=HORIZON)
-    scatter(state, moved, torch.arange(SLOTS, device=device))
+    chains = torch.zeros(SLOTS, state.horizon, dtype=torch.int64, device=device)
+    scatter(state, moved, chains, torch.arange(SLOTS, device=device))
     return state
 
 
@@ -62,7 +63,7 @@ def test_a_step_without_trees_is_left_to_the_engine(device: torch.device) -> Non
 
 def test_a_prompt_chunk_of_a_trees_very_length_is_no_padding(device: torch.device) -> None:
     """Two whole trees and a prompt of 1 + N tokens: no graph runs, and the prompt's rows are the engine's."""
-    state, rows = state_of_trees(device), 1 + NODES
+    state, rows = state_of_trees(device, mixed="tree"), 1 + NODES
     scheduled = SimpleNamespace(
         num_draft_tokens_np=np.array([NODES, NODES, 0]),
         num_scheduled_tokens=np.array([rows, rows, rows]),

@@ -18,7 +18,7 @@ import torch
 from specaudit.ddtree import kernels, reference
 from specaudit.ddtree.engine.commit import Commit
 from specaudit.ddtree.engine.order import Addresses, ChainStarts, compact
-from specaudit.ddtree.engine.rows import prepare, scatter, write_chains
+from specaudit.ddtree.engine.rows import prepare, read_chains, scatter, write_chains
 from specaudit.ddtree.engine.settings import Settings
 from specaudit.ddtree.engine.state import CHAIN, TREE, TreeState
 from specaudit.ddtree.layout import Tree, Walk, unpack_bits
@@ -44,10 +44,10 @@ class Request:
 class Miniature:
     """One engine whose trees lie by request slot, as V2 keeps them."""
 
-    def __init__(self, budget: int, horizon: int, device: torch.device, seed: int) -> None:
+    def __init__(self, budget: int, horizon: int, device: torch.device, seed: int, mixed: str) -> None:
         self.device = device
         self.random = random.Random(seed)
-        self.settings = Settings(budget=budget, max_batch=SLOTS, horizon=horizon)
+        self.settings = Settings(budget=budget, max_batch=SLOTS, horizon=horizon, mixed=mixed)
         self.state = TreeState(self.settings, SLOTS, device)
         # [1 layer][blocks, heads, block size, 2 x head size], the packed layout of newer engines
         self.cache = torch.zeros(1 + SLOTS * BLOCKS_EACH, 1, BLOCK, 2, dtype=torch.int64, device=device)
@@ -57,6 +57,7 @@ class Miniature:
         self.addresses = Addresses()
         self.chain_starts = ChainStarts(SLOTS, self.state.batch.max_depth, device)
         self.accepted = 0
+        self.read_as_chains = 0
 
     def arrive(self, slot: int) -> None:
         tokens = [self.random.randrange(VOCABULARY) for _ in range(self.random.randrange(2, 9))]
@@ -100,11 +101,18 @@ class Miniature:
         state.begin_step(view, uniform)
         step = state.step
         assert step is not None
+        computed, prefill = torch.zeros(2, SLOTS, dtype=torch.int32, device=device)
+        for r in batch:
+            computed[r.slot], prefill[r.slot] = r.computed, r.prompt
         if step.tree:
-            computed, prefill = torch.zeros(2, SLOTS, dtype=torch.int32, device=device)
-            for r in batch:
-                computed[r.slot], prefill[r.slot] = r.computed, r.prompt
             prepare(state, places, slots, starts, computed, prefill, step.requests)
+        if step.as_chains:
+            self.read_as_chains += 1
+            ids = torch.tensor(tokens, dtype=torch.int32, device=device)
+            logit_starts = torch.tensor([0, *(len(d) + 1 for d in drafts)]).cumsum(0).int().to(device)
+            read_chains(state, ids, slots, starts, logit_starts, computed, prefill)
+            tokens = ids.tolist()
+            drafts = [tokens[e - len(d) : e] for d, e in zip(drafts, starts[1:].tolist(), strict=True)]
 
         # the forward pass: KV is written, every row says what it sees
         flat = self.cache.view(-1, 2)
@@ -230,26 +238,29 @@ class Miniature:
                 path.append(following(path))
                 logits[b, k, path[-1]] += 2.0
         slots = torch.tensor([r.slot for r in batch], device=self.device)
+        chains = logits.argmax(-1).to(self.device)
         if self.random.random() < 0.25 and settings.budget != settings.horizon:
-            write_chains(state, slots, settings.horizon)
+            write_chains(state, slots, chains)
             state.kinds[[r.slot for r in batch]] = CHAIN
             for b, r in enumerate(batch):
-                r.drafts = logits[b].argmax(-1).tolist()
+                r.drafts = chains[b].tolist()
             state.step = None
             return
         proposed = reference.build(logits, state.nodes, budgets=state.budgets[slots].cpu())
         moved = {name: x.to(self.device) for name, x in proposed.tensors().items()}
-        scatter(state, Tree(**moved, horizon=settings.horizon), slots)
+        scatter(state, Tree(**moved, horizon=settings.horizon), chains, slots)
         state.kinds[[r.slot for r in batch]] = TREE
         for b, r in enumerate(batch):
             r.drafts = proposed.tokens[b, 1 : 1 + settings.budget].tolist()
         state.step = None
 
 
+@pytest.mark.parametrize("mixed", ["chain", "tree"])
 @pytest.mark.parametrize(("budget", "horizon"), [(6, 3), (3, 5), (4, 4)])
-def test_many_steps_emit_what_plain_decoding_emits(device: torch.device, budget: int, horizon: int) -> None:
-    engine = Miniature(budget, horizon, device, seed=budget)
+def test_many_steps_emit_what_plain_decoding_emits(device: torch.device, budget: int, horizon: int, mixed: str) -> None:
+    engine = Miniature(budget, horizon, device, seed=budget, mixed=mixed)
     torch.manual_seed(budget)
     for _ in range(60 if device.type == "cuda" else 20):
         engine.step()
     assert engine.accepted > 5
+    assert (engine.read_as_chains > 3) == (mixed == "chain")

@@ -8,7 +8,7 @@ import torch
 
 from specaudit.ddtree import reference
 from specaudit.ddtree.engine.order import Addresses, ChainStarts, compact, path_rows
-from specaudit.ddtree.engine.rows import prepare, scatter, write_chains
+from specaudit.ddtree.engine.rows import prepare, read_chains, scatter, write_chains
 from specaudit.ddtree.engine.settings import Settings
 from specaudit.ddtree.engine.state import Step, TreeState
 from specaudit.ddtree.layout import Tree, Walk
@@ -16,15 +16,16 @@ from specaudit.ddtree.layout import Tree, Walk
 NODES, HORIZON, SLOTS = 40, 5, 6  # 41 rows: two ancestor words
 
 
-def state_with_trees(device: torch.device, seed: int = 0) -> TreeState:
+def state_with_trees(device: torch.device, horizon: int = HORIZON) -> TreeState:
     """Every slot holds a random tree of its own size."""
-    settings = Settings(budget=NODES, max_batch=4, horizon=HORIZON)
+    settings = Settings(budget=NODES, max_batch=4, horizon=horizon)
     state = TreeState(settings, SLOTS, device)
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(SLOTS, HORIZON, 50, generator=generator)
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(SLOTS, horizon, 50, generator=generator)
     budgets = torch.tensor([NODES, 7, 0, 33, 1, 20], dtype=torch.int32)
-    tree = reference.build(logits, NODES, budgets=budgets)
-    scatter(state, on(tree, device), torch.arange(SLOTS, device=device))
+    tree = reference.build(logits, state.nodes, budgets=budgets)
+    chains = logits.argmax(-1).to(device)
+    scatter(state, on(tree, device), chains, torch.arange(SLOTS, device=device))
     return state
 
 
@@ -43,7 +44,11 @@ def test_scatter_puts_each_tree_into_its_slot_and_skips_padding(device: torch.de
     state = state_with_trees(device)
     before = cpu(state.slots).tensors()
     tree = on(reference.build(torch.randn(2, HORIZON, 30), NODES), device)
-    scatter(state, tree, torch.tensor([4, -1], device=device))
+    ids = torch.randint(30, (2, HORIZON, 3), device=device)  # the engine's table: a chain is a strided view of it
+    chains = state.chains.clone()
+    scatter(state, tree, ids[:, :, 0], torch.tensor([4, -1], device=device))
+    chains[4] = ids[0, :, 0]
+    assert torch.equal(state.chains, chains)
     after = cpu(state.slots)
     for name in LINKS:
         assert torch.equal(getattr(after, name)[4], cpu(tree).tensors()[name][0]), name
@@ -113,19 +118,43 @@ def test_prepare_rejects_placeholders_of_an_unfinished_prompt(device: torch.devi
     assert state.batch.first_child[0].tolist() == [-1] * (NODES + 1)
 
 
-@pytest.mark.parametrize("length", [1, HORIZON, NODES, NODES + 9])
-def test_write_chains_is_a_chain_shaped_tree(device: torch.device, length: int) -> None:
-    state = state_with_trees(device)
-    write_chains(state, torch.tensor([1, -1], device=device), length)
+@pytest.mark.parametrize("horizon", [1, HORIZON, NODES, NODES + 9])
+def test_write_chains_is_a_chain_shaped_tree(device: torch.device, horizon: int) -> None:
+    state = state_with_trees(device, horizon=horizon)
+    kept = state.chains[[0, *range(2, SLOTS)]].clone()
+    tokens = torch.randint(50, (2, horizon), device=device)
+    write_chains(state, torch.tensor([1, -1], device=device), tokens)
+    assert torch.equal(state.chains[1], tokens[0])
+    assert torch.equal(state.chains[[0, *range(2, SLOTS)]], kept)
     tree = cpu(state.slots)
-    n = min(length, NODES)
+    n = horizon
     assert tree.num_rows[1] == n + 1
-    assert tree.parents[1].tolist() == [*range(-1, n), *[-1] * (NODES - n)]
-    assert tree.depths[1].tolist() == [*range(n + 1), *[0] * (NODES - n)]
-    assert tree.first_child[1].tolist() == [*range(1, n + 1), *[-1] * (NODES + 1 - n)]
-    assert tree.next_sibling[1].tolist() == [-1] * (NODES + 1)
+    assert tree.parents[1].tolist() == [*range(-1, n), *[-1] * (state.nodes - n)]
+    assert tree.depths[1].tolist() == [*range(n + 1), *[0] * (state.nodes - n)]
+    assert tree.first_child[1].tolist() == [*range(1, n + 1), *[-1] * (state.nodes + 1 - n)]
+    assert tree.next_sibling[1].tolist() == [-1] * (state.nodes + 1)
     expected = reference.ancestor_mask(tree.parents[1:2], torch.empty_like(tree.ancestors[1:2]))
     assert torch.equal(tree.ancestors[1:2], expected)
+
+
+def test_read_chains_puts_the_greedy_chain_in_place_of_the_nodes(device: torch.device) -> None:
+    """A whole tree, one cut to two drafts, a prompt, placeholders of an unfinished prompt, and drafts behind those."""
+    state = state_with_trees(device)
+    lengths = [NODES + 1, 3, 6, NODES + 4, 5]
+    drafts = [NODES, 2, 0, NODES, 4]
+    slots = [4, 0, 5, 2, 3]
+    row_starts = torch.tensor([0, *lengths]).cumsum(0)
+    logit_starts = torch.tensor([0, *(n + 1 for n in drafts)]).cumsum(0)
+    computed = torch.tensor([90, 90, 47, 90, 90, 10], dtype=torch.int32)
+    prefill = torch.full((SLOTS,), 50, dtype=torch.int32)
+    ids = torch.arange(1000, 1000 + sum(lengths), dtype=torch.int32)
+    got = ids.to(device)
+    moved = [torch.tensor(slots), row_starts.int(), logit_starts.int(), computed, prefill]
+    read_chains(state, got, *(x.to(device) for x in moved))
+    for slot, end, n in zip(slots, row_starts[1:].tolist(), drafts, strict=True):
+        if slot != 2:
+            ids[end - n : end] = torch.tensor([*state.chains[slot].tolist(), *[0] * NODES][:n])
+    assert torch.equal(got.cpu(), ids)
 
 
 def test_compact_gives_accepted_rows_in_chain_order(device: torch.device) -> None:
@@ -196,8 +225,9 @@ def test_a_chain_longer_than_the_trees_of_its_batch_is_verified_to_its_end(devic
     state = TreeState(Settings(budget=3, max_batch=4, horizon=HORIZON), SLOTS, device)
     logits = torch.randn(2, HORIZON, 50, generator=torch.Generator().manual_seed(1))
     tree = reference.build(logits, state.nodes, budgets=torch.tensor([3, 3], dtype=torch.int32))
-    scatter(state, on(tree, device), torch.tensor([0, 1], device=device))
-    write_chains(state, torch.tensor([2], device=device), HORIZON)
+    tokens = torch.zeros(3, state.horizon, dtype=torch.int64, device=device)
+    scatter(state, on(tree, device), tokens[:2], torch.tensor([0, 1], device=device))
+    write_chains(state, torch.tensor([2], device=device), tokens[2:])
     row_starts = torch.tensor([0, 4, 4 + 1 + HORIZON], dtype=torch.int32, device=device)
     positions = torch.cat([10 + torch.arange(4), 20 + torch.arange(1 + HORIZON)]).to(device)
     computed = torch.tensor([10, 0, 20, 0, 0, 0], dtype=torch.int32, device=device)

@@ -178,3 +178,14 @@ def test_exact_is_a_flag(exact: bool) -> None:
     assert plain.exact is False
     with pytest.raises(ValueError, match="ddtree: exact must be true or false, got 'yes'"):
         read(engine(exact="yes"))
+
+
+def test_beside_prompts_a_tree_is_a_chain_unless_it_is_asked_for() -> None:
+    assert [read(engine(**given)).mixed for given in ({}, {"mixed": "tree"}, {"mixed": "chain"})] == [  # type: ignore[union-attr]
+        "chain", "tree", "chain",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="ddtree: mixed must be chain or tree, got True"):
+        read(engine(mixed=True))
+    with pytest.raises(ValueError, match="on V1, steps with prompts verify trees, too: leave mixed out"):
+        install(engine(mixed="chain"), "v1")
+    install(engine(mixed="tree"), "v2")

@@ -16,8 +16,8 @@ from specaudit.ddtree.engine.state import CHAIN, TREE, VOID, Step, TreeState, ch
 K = 15
 
 
-def state(budget: int = 16) -> TreeState:
-    return TreeState(Settings(budget=budget, max_batch=4, horizon=K), 8, torch.device("cpu"))
+def state(budget: int = 16, mixed: str = "chain") -> TreeState:
+    return TreeState(Settings(budget=budget, max_batch=4, horizon=K, mixed=mixed), 8, torch.device("cpu"))
 
 
 def batch(scheduled: list[int], drafts: list[int] | None) -> SimpleNamespace:
@@ -49,15 +49,28 @@ def test_a_tree_cut_to_the_chains_length_must_not_run_in_the_chains_graph() -> N
     assert s.step == Step(1, 16, True)
 
 
-def test_prompt_rows_follow_the_trees_and_are_none() -> None:
+def test_beside_prompts_trees_are_read_as_their_chains() -> None:
     s = state()
+    s.kinds[:2] = TREE, CHAIN
+    assert s.begin_step(batch([17, 16, 300], [16, 15, 0]), None) is None
+    assert s.step == Step(2, 33, tree=False, as_chains=True)
+    s.kinds[0] = CHAIN  # stock drafts are what they are
+    s.begin_step(batch([16, 16, 300], [15, 15, 0]), None)
+    assert s.step == Step(2, 32, tree=False)
+    s.kinds[0] = TREE  # a graph of trees attends over trees, whatever they stand beside
+    assert s.begin_step(batch([17, 17], [16, 0]), 17) == 17
+    assert s.step == Step(1, 17, tree=True, uniform=True)
+
+
+def test_prompt_rows_follow_the_trees_and_are_none() -> None:
+    s = state(mixed="tree")
     s.kinds[0] = TREE
     assert s.begin_step(batch([17, 300], [16, 0]), None) is None
     assert s.step == Step(1, 17, True)
 
 
 def test_a_prompt_chunk_with_placeholder_drafts_ends_the_trees() -> None:
-    s = state()
+    s = state(mixed="tree")
     s.kinds[:] = TREE
     s.begin_step(batch([17, 20, 17], [16, 16, 16]), None)
     assert s.step == Step(1, 17, True)

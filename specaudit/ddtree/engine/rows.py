@@ -136,9 +136,15 @@ def prepare(
 
 @relaunched
 @triton.jit
-def _chain_kernel(Slots, Parents, Depths, Child, Sibling, Words, Rows, length, R, W: tl.constexpr, BLOCK: tl.constexpr):
+def _chain_kernel(
+    Slots, Tokens, Chains, Parents, Depths, Child, Sibling, Words, Rows, tokens_request, K, length, R,
+    W: tl.constexpr, BLOCK: tl.constexpr, DEPTHS: tl.constexpr,
+):  # fmt: skip
     slot = tl.load(Slots + tl.program_id(0)).to(tl.int64)
     if slot >= 0:
+        place = tl.arange(0, DEPTHS)
+        token = tl.load(Tokens + tl.program_id(0) * tokens_request + place, mask=place < K)
+        tl.store(Chains + slot * K + place, token, mask=place < K)
         row = tl.arange(0, BLOCK)
         inside = row < R
         used = row <= length
@@ -156,21 +162,69 @@ def _chain_kernel(Slots, Parents, Depths, Child, Sibling, Words, Rows, length, R
         tl.store(Rows + slot, length + 1)
 
 
-def write_chains(state: TreeState, slots: Tensor, length: int) -> None:
-    """Give the slots [B] int64 (-1: none) a chain of `length` nodes: what the stock drafter proposed."""
-    tree = state.slots
+def write_chains(state: TreeState, slots: Tensor, tokens: Tensor) -> None:
+    """Give the slots [B] int64 (-1: none) the chains that the stock drafter proposed: tokens [B, K] int64."""
+    tree, horizon = state.slots, state.horizon
     _chain_kernel[(slots.shape[0],)](
         slots,
+        tokens,
+        state.chains,
         tree.parents,
         tree.depths,
         tree.first_child,
         tree.next_sibling,
         tree.ancestors,
         tree.num_rows,
-        min(length, state.nodes),
+        tokens.stride(0),
+        horizon,
+        min(horizon, state.nodes),
         1 + state.nodes,
         W=tree.ancestors.shape[2],
         BLOCK=power_of_2(1 + state.nodes),
+        DEPTHS=power_of_2(horizon),
+    )
+
+
+@relaunched
+@triton.jit
+def _read_chains_kernel(
+    Ids, Slots, RowStarts, LogitStarts, NumComputed, PrefillLens, Chains, K, ROWS: tl.constexpr
+):  # fmt: skip
+    b = tl.program_id(0)
+    slot = tl.load(Slots + b).to(tl.int64)
+    if tl.load(NumComputed + slot) >= tl.load(PrefillLens + slot):  # below it, drafts are placeholders
+        drafts = tl.load(LogitStarts + b + 1) - tl.load(LogitStarts + b) - 1
+        end = tl.load(RowStarts + b + 1)
+        place = tl.arange(0, ROWS)
+        token = tl.load(Chains + slot * K + place, mask=place < K, other=0)
+        tl.store(Ids + end - drafts + place, token, mask=place < drafts)
+
+
+def read_chains(
+    state: TreeState,
+    ids: Tensor,
+    slots: Tensor,
+    row_starts: Tensor,
+    logit_starts: Tensor,
+    num_computed: Tensor,
+    prefill_lens: Tensor,
+) -> None:
+    """Put each request's greedy chain in place of its drafts, for the stock path to verify; token 0 behind its end.
+
+    ids [T] int32, in place; slots [B] int64; row_starts and logit_starts [B + 1] int32: a request's drafts are its last
+    rows, one less than it has logits. num_computed and prefill_lens [S] int32. The host's copies of the drafts go on
+    naming nodes; only processors that read drafts use them, and their requests' trees are chains already.
+    """
+    _read_chains_kernel[(slots.shape[0],)](
+        ids,
+        slots,
+        row_starts,
+        logit_starts,
+        num_computed,
+        prefill_lens,
+        state.chains,
+        state.horizon,
+        ROWS=power_of_2(1 + state.nodes),
     )
 
 
@@ -191,13 +245,22 @@ def _scatter_kernel(
     ToWords,
     ToRows,
     R,
+    Ids,
+    Chains,
+    ids_request,
+    ids_position,
+    K,
     W: tl.constexpr,
     BLOCK: tl.constexpr,
     WORDS: tl.constexpr,
+    DEPTHS: tl.constexpr,
 ):
     b = tl.program_id(0)
     slot = tl.load(Slots + b).to(tl.int64)
     if slot >= 0:
+        place = tl.arange(0, DEPTHS)
+        token = tl.load(Ids + b * ids_request + place * ids_position, mask=place < K)
+        tl.store(Chains + slot * K + place, token.to(tl.int64), mask=place < K)
         row = tl.arange(0, BLOCK)
         inside = row < R
         source = b * R + row
@@ -213,8 +276,9 @@ def _scatter_kernel(
         tl.store(ToRows + slot, tl.load(FromRows + b))
 
 
-def scatter(state: TreeState, proposed: Tree, slots: Tensor) -> None:
-    """Trees in batch order to their request slots [B] int64; slot -1 (padding) is skipped."""
+def scatter(state: TreeState, proposed: Tree, chains: Tensor, slots: Tensor) -> None:
+    """Trees and greedy chains [B, K] (ids, any strides) in batch order to their request slots [B] int64; slot -1
+    (padding) is skipped."""
     tree = state.slots
     words = tree.ancestors.shape[2]
     _scatter_kernel[(slots.shape[0],)](
@@ -232,7 +296,12 @@ def scatter(state: TreeState, proposed: Tree, slots: Tensor) -> None:
         tree.ancestors,
         tree.num_rows,
         1 + state.nodes,
+        chains,
+        state.chains,
+        *chains.stride(),
+        state.horizon,
         W=words,
         BLOCK=power_of_2(1 + state.nodes),
         WORDS=power_of_2(words),
+        DEPTHS=power_of_2(state.horizon),
     )

@@ -8,7 +8,8 @@ from typing import Any
 
 KEY = "ddtree"
 V1_MAX_BUDGET = 128  # MAX_SPEC_LEN of its sampler
-CONFIG_NAMES = ("budget", "max_batch", "chain_max_batch", "spine", "depth_bonus", "exact", "horizon")
+CONFIG_NAMES = ("budget", "max_batch", "chain_max_batch", "mixed", "spine", "depth_bonus", "exact", "horizon")
+MIXED = ("chain", "tree")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,8 @@ class Settings:
     """The switch, validated.
 
     budget: N, nodes of a tree (1 to 512). max_batch: the largest number of running requests that get trees; above it
-    the stock chain of K tokens runs, above chain_max_batch nothing is drafted (0: no limit). spine: nodes of the greedy
+    the stock chain of K tokens runs, above chain_max_batch nothing is drafted (0: no limit). mixed: what is verified in
+    a step that holds prompts, too: the trees' greedy chains ("chain") or the trees ("tree"). spine: nodes of the greedy
     chain that every tree keeps. depth_bonus: added to a node's log-probability per level. exact: attention rounds as
     the chain's does, to the last bit, at a cost that grows with nodes x context (engine/exact.py). horizon: K, filled
     in by `install`.
@@ -25,6 +27,7 @@ class Settings:
     budget: int
     max_batch: int
     chain_max_batch: int = 0
+    mixed: str = "chain"
     spine: int = 0
     depth_bonus: float = 0.0
     exact: bool = False
@@ -63,10 +66,14 @@ def read(vllm_config: Any) -> Settings | None:
     budget = int(section.get("budget", 16))
     if not 1 <= budget <= 512:
         raise ValueError(f"ddtree: budget must be 1 to 512 nodes, got {budget}")
+    mixed = section.get("mixed", MIXED[0])
+    if mixed not in MIXED:
+        raise ValueError(f"ddtree: mixed must be {' or '.join(MIXED)}, got {mixed!r}")
     return Settings(
         budget=budget,
         max_batch=int(section.get("max_batch", 0)) or default_max_batch(budget),
         chain_max_batch=int(section.get("chain_max_batch", 0)),
+        mixed=mixed,
         spine=int(section.get("spine", 0)),
         depth_bonus=float(section.get("depth_bonus", 0.0)),
         exact=_flag(section, "exact"),
@@ -154,6 +161,8 @@ def install(vllm_config: Any, runner: str = "v2") -> None:
     reasons = refusals(vllm_config, runner)
     if runner == "v1" and settings.budget > V1_MAX_BUDGET:
         reasons.append(f"the V1 sampler takes at most {V1_MAX_BUDGET} nodes: lower the budget")
+    if runner == "v1" and "mixed" in vllm_config.additional_config[KEY]:
+        reasons.append("on V1, steps with prompts verify trees, too: leave mixed out")
     if reasons:
         raise ValueError("ddtree cannot run in this engine:\n" + "\n".join(f"  - {line}" for line in reasons))
     if settings.horizon:

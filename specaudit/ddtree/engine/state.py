@@ -26,13 +26,15 @@ class Step:
 
     requests: leading requests whose whole query is root + draft rows. rows: their query rows. tree: whether attention,
     positions and walk treat them as trees (else the engine's stock path runs, untouched). uniform: whether the batch is
-    nothing but trees of 1 + N rows, so that a graph of them may run, with padding requests behind it.
+    nothing but trees of 1 + N rows, so that a graph of them may run, with padding requests behind it. as_chains:
+    whether the stock path verifies the trees' greedy chains.
     """
 
     requests: int
     rows: int
     tree: bool
     uniform: bool = False
+    as_chains: bool = False
 
 
 class TreeState:
@@ -46,6 +48,7 @@ class TreeState:
         self.nodes = settings.width
         self.slots = Tree.empty(slots, self.nodes, settings.horizon, device, token_dtype=torch.int64)
         self.slots.num_rows.fill_(1)
+        self.chains = torch.zeros(slots, settings.horizon, dtype=torch.int64, device=device)  # the greedy ones
         self.batch = Tree.empty(slots, self.nodes, settings.horizon, device, token_dtype=torch.int64)
         self.walk = Walk.empty(slots, self.batch.max_depth, device, token_dtype=torch.int64)
         # keys of the context part of attention: the tokens before the root, and the root
@@ -64,7 +67,9 @@ class TreeState:
         """Hook of gather_batch_req_state: classifies the batch and returns the uniform length that may pick a graph.
 
         A graph of length 1 + N attends over trees; every other graph is the stock chain's, so a batch that holds a tree
-        of another length gets no uniform graph (it runs piecewise, with tree attention).
+        of another length gets no uniform graph (it runs piecewise, with tree attention). Beside prompts, attention is
+        launched by the host, and a tree's would take twice as many launches: there trees are verified as chains, unless
+        the settings say otherwise.
         """
         if state is None:
             self.step = None
@@ -76,10 +81,12 @@ class TreeState:
         whole = (drafts > 0) & (state.num_scheduled_tokens == drafts + 1)
         requests = len(whole) if whole.all() else int(np.argmin(whole))
         has_tree = bool((self.kinds[state.idx_mapping_np[:requests]] == TREE).any())
-        tree = requests > 0 and (has_tree or uniform == self.rows)
+        graph = uniform == self.rows  # of trees
+        as_chains = has_tree and requests < len(whole) and not graph and self.settings.mixed == "chain"
+        tree = requests > 0 and not as_chains and (has_tree or graph)
         rows = int(state.num_scheduled_tokens[:requests].sum())
-        self.step = Step(requests, rows, tree, uniform == self.rows)
-        return uniform if not has_tree or uniform == self.rows else None
+        self.step = Step(requests, rows, tree, graph, as_chains)
+        return uniform if graph or not has_tree else None
 
     def void(self, slot: int, chain_only: bool) -> None:
         """Hook of add_request: the slot belongs to a new (or resumed) request and has no drafts yet."""

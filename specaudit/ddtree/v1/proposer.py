@@ -191,6 +191,7 @@ class DDTreeProposer(DFlashProposer):
         table = Table(self._table.logprobs[:requests], self._table.ids[:requests], self._table.lse[:requests])
         draft_table(logits, self.tree.nodes, out=table)
         best_first(table, self.tree.budgets[:requests], self.settings.spine, self._bonus, out=proposed)
-        scatter(self.tree, proposed, self._batch_rows[:requests])
+        chains = table.ids[:, :, 0]
+        scatter(self.tree, proposed, chains, self._batch_rows[:requests])
         self._nodes = proposed.tokens[:, 1 : 1 + budget].clone()  # the runner reads them after the next drafting began
-        return table.ids[:, :, 0].flatten()
+        return chains.flatten()

@@ -20,7 +20,7 @@ from vllm.v1.worker.gpu.spec_decode.dflash.speculator import DFlashSpeculator
 from ..engine.commit import Commit
 from ..engine.context import attach
 from ..engine.order import Addresses, ChainStarts, compact
-from ..engine.rows import prepare, scatter, write_chains
+from ..engine.rows import prepare, read_chains, scatter, write_chains
 from ..engine.settings import Settings, read
 from ..engine.state import CHAIN, TREE, TreeState
 from ..kernels import best_first, draft_table
@@ -78,17 +78,14 @@ class DDTreeSpeculator(DFlashSpeculator):
     def prepare_rows(self, input_batch: Any, num_computed: Tensor, prefill_lens: Tensor) -> None:
         """Hook of prepare_attn, after the KV slots were computed from sequential positions."""
         step = self.tree.step
-        if step is None or not step.tree:
+        if step is None:
             return
-        prepare(
-            self.tree,
-            input_batch.positions,
-            input_batch.idx_mapping,
-            input_batch.query_start_loc,
-            num_computed,
-            prefill_lens,
-            step.requests,
-        )
+        slots, row_starts = input_batch.idx_mapping, input_batch.query_start_loc
+        if step.as_chains:
+            logit_starts = input_batch.cu_num_logits
+            read_chains(self.tree, input_batch.input_ids, slots, row_starts, logit_starts, num_computed, prefill_lens)
+        elif step.tree:
+            prepare(self.tree, input_batch.positions, slots, row_starts, num_computed, prefill_lens, step.requests)
 
     def commit_rows(self, input_batch: Any, slot_mappings: Tensor) -> None:
         """Hook right after sampling: accepted KV rows to the first slots."""
@@ -146,7 +143,7 @@ class DDTreeSpeculator(DFlashSpeculator):
             self.tree.kinds[slots] = TREE
             return
         self.node_tokens[:requests, : self.settings.horizon] = self.draft_tokens[:requests]
-        write_chains(self.tree, input_batch.idx_mapping, self.settings.horizon)
+        write_chains(self.tree, input_batch.idx_mapping, self.draft_tokens[:requests])
         self.tree.kinds[slots] = CHAIN
 
     def _in_chain_order(self, input_batch: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -191,6 +188,7 @@ class DDTreeSpeculator(DFlashSpeculator):
         torch.index_select(self.tree.budgets, 0, slots.clamp(min=0), out=budgets)
         draft_table(logits, self.tree.nodes, out=table)
         best_first(table, budgets, self.settings.spine, self._bonus, out=proposed)
-        scatter(self.tree, proposed, slots)
+        chains = table.ids[:, :, 0]
+        scatter(self.tree, proposed, chains, slots)
         self.node_tokens[:requests, :budget] = proposed.tokens[:, 1 : 1 + budget]
-        return table.ids[:, :, 0].flatten()
+        return chains.flatten()
