@@ -73,7 +73,7 @@ def to_the_last_bit(arm: Arm) -> Arm:
 
 
 def beside_prompts(options: Namespace, arm: Arm) -> Arm:
-    """That arm with trees in steps that hold prompts, too, as V1 has them anyway; V2 verifies chains there by default."""
+    """That arm with trees in steps that hold prompts, too, as V1 has them; V2 verifies chains there by default."""
     return replace(arm, ddtree=arm.ddtree | {"mixed": "tree"}) if options.runner == "v2" else arm
 
 

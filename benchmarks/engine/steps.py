@@ -137,7 +137,7 @@ def prefill_arms(given: Setting) -> list[Arm]:
 
 
 def prefill(given: Setting, engines: Engines) -> None:
-    mixed(given, engines, "tree", decoders=8, length=1000, count=96)
+    mixed(given, engines, "tree", decoders=8, length=1000, count=200)
 
 
 def large_prefill(given: Setting, engines: Engines) -> None:
