@@ -17,7 +17,10 @@ from typing import Any
 def mixed(
     worker: Any, decoding: list[dict[str, Any]], prompts: list[dict[str, Any]], at_once: int, give_up: float = 120
 ) -> dict[str, Any]:
-    """Prompts per second beside requests that go on decoding: those start first and are aborted at the end."""
+    """Prompts per second beside requests that go on decoding: those start first and are aborted at the end.
+
+    at_once: how many prompts the engine has at a time; 0: all of them wait in its queue from the start.
+    """
     engine, begun = worker.llm.llm_engine, time.perf_counter()
     live: dict[str, int] = {}
     waiting = collections.deque(prompts)
@@ -32,15 +35,19 @@ def mixed(
                 raise TimeoutError("no tokens of those that decode")
             for output in engine.step():
                 decoders[output.request_id] += len(output.outputs[0].token_ids)
-        first, started = sum(decoders.values()), time.perf_counter()
-        while waiting or asked:
-            if time.perf_counter() - begun > give_up:
-                raise TimeoutError("prompts unfinished")
-            while waiting and len(asked) < at_once:
+
+        def ask(count: int) -> None:
+            for _ in range(min(count, len(waiting))):
                 request = waiting.popleft()
                 name = worker.add(request["prompt"], request["params"])
                 asked.add(name)
                 live[name] = 0
+
+        ask(at_once or len(waiting))
+        first, started = sum(decoders.values()), time.perf_counter()
+        while asked:
+            if time.perf_counter() - begun > give_up:
+                raise TimeoutError("prompts unfinished")
             for output in engine.step():
                 if output.request_id in decoders:
                     decoders[output.request_id] += len(output.outputs[0].token_ids)
@@ -48,10 +55,11 @@ def mixed(
                 elif output.finished:
                     asked.discard(output.request_id)
                     del live[output.request_id]
+            ask(at_once - len(asked))
         seconds = time.perf_counter() - started
     tokens = sum(len(request["prompt"]) for request in prompts)
     decoded = sum(decoders.values()) - first
-    return {"prompt_tokens_s": tokens / seconds, "decoded": decoded, "ended_early": ended_early}
+    return {"prompt_tokens_s": tokens / seconds, "decoded_s": decoded / seconds, "ended_early": ended_early}
 
 
 def profile(worker: Any, requests: list[dict[str, Any]], warm: int = 1) -> dict[str, Any]:

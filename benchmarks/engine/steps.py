@@ -137,7 +137,8 @@ def prefill_arms(given: Setting) -> list[Arm]:
 
 
 def prefill(given: Setting, engines: Engines) -> None:
-    mixed(given, engines, "tree", decoders=8, length=1000, count=200)
+    mixed(given, engines, "tree", decoders=8, length=1000, count=400)
+    mixed(given, engines, "tree", decoders=8, length=1000, count=100, at_once=2)
 
 
 def large_prefill(given: Setting, engines: Engines) -> None:
@@ -145,44 +146,54 @@ def large_prefill(given: Setting, engines: Engines) -> None:
     mixed(given, engines, CHAIN_SHAPED, decoders=2, length=2000, count=24)
 
 
-def mixed(given: Setting, engines: Engines, tree: str, decoders: int, length: int, count: int) -> None:
+def mixed(
+    given: Setting, engines: Engines, tree: str, decoders: int, length: int, count: int, at_once: int = 0
+) -> None:
     """Prompt tokens per second while requests decode: beside prompts trees are chains by default, and trees where the
     arm says so; those leave the rows behind them to the stock kernel.
 
-    Two prompts at once: so many rows stand beside the decoding ones in each step.
+    Judged where prompts wait, so that every step is filled with them. at_once: so many come at a time, the next ones
+    when those are through, with a step of those that decode in between; told beside it.
     """
     generator = random.Random(1)
     prompts = [[generator.randrange(10, 4000) for _ in range(length)] for _ in range(count)]
-    decoding, asked = greedy(given.prompts[:decoders], 1900), greedy(prompts, 1)
+    asked = {"decoding": greedy(given.prompts[:decoders], 1900), "prompts": greedy(prompts, 1), "at_once": at_once}
     speeds: dict[str, list[float]] = {"chain": [], tree: []}
+    decoded: dict[str, list[float]] = {"chain": [], tree: []}
     early = False
     with given.in_time():
         for number in range(1 + given.options.pairs):
             if number > 3 and given.clock.left < 10:
                 break
             for name in list(speeds)[:: 1 if number % 2 else -1]:
-                answer = engines[name].ask("mixed", given.clock.need(5), decoding=decoding, prompts=asked, at_once=2)
+                answer = engines[name].ask("mixed", given.clock.need(5), **asked)
                 early |= answer["ended_early"]
                 if number:
                     speeds[name].append(answer["prompt_tokens_s"])
+                    decoded[name].append(answer["decoded_s"])
     ratios = [a / b for a, b in zip(speeds[tree], speeds["chain"], strict=False)]
     if not ratios:
         return
+    load = f"{at_once} at a time" if at_once else "all waiting"
     given.report.table(
-        f"prompt tokens per second beside {decoders} requests that decode",
-        ["arm", "median", "lowest", "highest", "measurements"],
-        [[name, median(values), min(values), max(values), len(values)] for name, values in speeds.items()],
+        f"prompt tokens per second beside {decoders} requests that decode, prompts {load}",
+        ["arm", "median", "lowest", "highest", "tokens decoded per second", "measurements"],
+        [
+            [n, median(values), min(values), max(values), median(decoded[n]), len(values)]
+            for n, values in speeds.items()
+        ],
     )
-    given.report.keep("decoders ended early", early)
-    bound = lower_bound(ratios)
+    given.report.keep(f"decoders ended early, prompts {load}", early)
+    given.report.keep(f"speeds, prompts {load}", speeds)
+    ratio, bound = median(ratios), lower_bound(ratios)
+    if at_once:
+        given.report.say(f"prompts {load}: {ratio:.3f} times the chain's (bound {bound:.3f})")
+        return
     given.report.bar(
-        f"prefill in mixed batches / chain's (bound {bound:.3f})",
-        median(ratios),
-        f">= {PREFILL_RATIO}",
-        median(ratios) >= PREFILL_RATIO,
+        f"prefill in mixed batches / chain's (bound {bound:.3f})", ratio, f">= {PREFILL_RATIO}", ratio >= PREFILL_RATIO
     )
-    if median(ratios) < PREFILL_RATIO:
-        where_it_goes(engines, given, tree, "mixed", decoding=decoding, prompts=asked, at_once=2)
+    if ratio < PREFILL_RATIO:
+        where_it_goes(engines, given, tree, "mixed", **asked)
 
 
 def memory_arms(given: Setting) -> list[Arm]:
