@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from specaudit import nodes
 from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.scopes import Scope
 from specaudit.classify.values import Const, Obj, Opaque, Platform, Ref, Truth, Value, compare
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 _COLLECTIONS = frozenset({"frozenset", "set", "tuple", "list"})
 _DEPTH = 12
-_PREDICATE_LINES = 20
+_PREDICATE_LINES, _PREDICATE_STATEMENTS = 20, 20
 
 
 class Asked:
@@ -50,7 +51,7 @@ class Asked:
         if not given or not all(isinstance(value, Obj) for value in given) or scope.depth > _DEPTH:
             return Opaque(ast.unparse(node))
         function = self.code.resolve(scope.path, scope.qualname, name)
-        if function is None or function.definition.kind != "function" or not _is_small(function):
+        if function is None or function.definition.kind != "function" or not self._is_small(function):
             return Opaque(ast.unparse(node))
         names = dict(zip(function.definition.params, given, strict=False))
         return self.reader.returns(
@@ -64,7 +65,7 @@ class Asked:
         own = isinstance(func.value, ast.Name) and func.value.id == "self" and scope.self_value is None
         if own and scope.owner is not None:
             method = self.code.method(scope.owner, func.attr)
-            small = method is not None and _is_small(method)
+            small = method is not None and self._is_small(method)
             return (
                 self.reader.inline(method, None, scope) if method is not None and small else Opaque(ast.unparse(node))
             )
@@ -106,6 +107,10 @@ class Asked:
         backend = self.reader.backends.name_of(found.path) if found is not None else ""
         return Truth(self.reader.backends.selected(self.reader, backend)) if backend else Opaque(ast.unparse(node))
 
-
-def _is_small(function: Symbol) -> bool:
-    return function.definition.end - function.definition.line <= _PREDICATE_LINES
+    def _is_small(self, function: Symbol) -> bool:
+        """By what it does: a call that takes a line for each argument is one statement."""
+        lines = function.definition.end - function.definition.line
+        if lines <= _PREDICATE_LINES:
+            return True
+        node = self.code.function(function) if lines <= 3 * _PREDICATE_LINES else None
+        return node is not None and sum(isinstance(n, ast.stmt) for n in nodes.walk(node)) - 1 <= _PREDICATE_STATEMENTS
