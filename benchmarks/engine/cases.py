@@ -89,9 +89,20 @@ def usual(given: Setting, engines: Engines) -> list[Case]:
 
 
 def usual_arm(options: Namespace) -> Arm:
-    """Chunked prefill and mixed batches, all the time, with trees in them."""
-    arm = shared.wide_tree(options, options.budgets[0]).named("tree").with_engine(max_num_batched_tokens=1024)
-    return shared.beside_prompts(options, arm)
+    """Chunked prefill and mixed batches, all the time."""
+    return shared.wide_tree(options, options.budgets[0]).named("tree").with_engine(max_num_batched_tokens=1024)
+
+
+def mixed(given: Setting, engines: Engines) -> list[Case]:
+    """The usual ones that hold prompts most of the time."""
+    names = ("requests that come and go", "prompts as long as a tree", "log-probabilities", "seeds come again",
+             "top-k and top-p", "long prompts in chunks", "prompts of one token")  # fmt: skip
+    return [case for case in usual(given, engines) if case.name in names]
+
+
+def mixed_arm(options: Namespace) -> Arm:
+    """Trees beside prompts (on V1 the usual engine)."""
+    return shared.beside_prompts(options, usual_arm(options)).named("tree, beside prompts")
 
 
 def frequent_tokens(given: Setting, count: int = 3) -> list[int]:
@@ -215,6 +226,7 @@ def grammar_arm(options: Namespace) -> Arm:
 #: In the order of importance. The small cache is the soak's, the grammar's engine that of losslessness.
 GROUPS = {
     "usual": Group(usual_arm, usual),
+    "mixed": Group(mixed_arm, mixed),
     "short": Group(short_arm, short),
     "narrow": Group(narrow_arm, narrow),
     "small": Group(shared.small_cache, small),

@@ -104,12 +104,10 @@ def host_profile(worker: Any, during: str, asked: dict[str, Any]) -> dict[str, A
         steps += 1
         return step()
 
-    profiler = cProfile.Profile()
     engine.step = counted
     try:
-        profiler.enable()
-        answer = run(**asked)
-        profiler.disable()
+        with cProfile.Profile() as profiler:
+            answer = run(**asked)
     finally:
         del engine.step  # the class's own again
     functions: collections.Counter[str] = collections.Counter()

@@ -108,9 +108,9 @@ class Asked:
         return Truth(self.reader.backends.selected(self.reader, backend)) if backend else Opaque(ast.unparse(node))
 
     def _is_small(self, function: Symbol) -> bool:
-        """By what it does: a call that takes a line for each argument is one statement."""
-        lines = function.definition.end - function.definition.line
-        if lines <= _PREDICATE_LINES:
+        """Few lines, or few statements: a call that takes a line for each argument is one statement."""
+        if function.definition.end - function.definition.line <= _PREDICATE_LINES:
             return True
-        node = self.code.function(function) if lines <= 3 * _PREDICATE_LINES else None
-        return node is not None and sum(isinstance(n, ast.stmt) for n in nodes.walk(node)) - 1 <= _PREDICATE_STATEMENTS
+        node = self.code.function(function)
+        statements = sum(isinstance(n, ast.stmt) for n in nodes.walk(node)) - 1 if node is not None else 0
+        return 0 < statements <= _PREDICATE_STATEMENTS

@@ -33,4 +33,4 @@ def test_an_object_in_the_place_of_the_sampler_is_told(
     assert (walk.path, walk.role, walk.walk, walk.runner) == (f"{FOLDER}/walk.py", "kernel", "tree", runner)
     assert (sampler.reachable, walk.reachable) == ("conditional", "conditional")
     assert "in the place of another" in walk.reason
-    assert found["_linear_walk"].runner == ""
+    assert found["_linear_walk"].runner == ("v2" if runner == "v2" else "")  # V2 walks trees that are read as chains

@@ -46,8 +46,8 @@ def engine_kernels() -> list[Kernel]:
             Kernel(rows._prepare_kernel, prepared, sizes | {"WORDS": 4, "BY_SLOT": by_slot}, 4)
             for by_slot in (True, False)
         ),
-        Kernel(rows._chain_kernel, chain | integers("tokens_request K length R"), sizes | {"DEPTHS": 16}, 4),
-        Kernel(rows._read_chains_kernel, read | integers("K"), {"ROWS": 128}, 4),
+        Kernel(rows._chain_kernel, chain | integers("K length R"), sizes | {"DEPTHS": 16}, 4),
+        Kernel(rows._read_chains_kernel, read | integers("K"), {"DRAFTS": 64}, 4),
         Kernel(
             noise._noise_kernel,
             {"Noise": "*fp32", "Positions": "*i64"} | integers("root seed_low seed_high vocabulary"),

@@ -65,6 +65,7 @@ def test_a_prompt_chunk_of_a_trees_very_length_is_no_padding(device: torch.devic
     """Two whole trees and a prompt of 1 + N tokens: no graph runs, and the prompt's rows are the engine's."""
     state, rows = state_of_trees(device, mixed="tree"), 1 + NODES
     scheduled = SimpleNamespace(
+        has_prefill=True,
         num_draft_tokens_np=np.array([NODES, NODES, 0]),
         num_scheduled_tokens=np.array([rows, rows, rows]),
         idx_mapping_np=np.array([0, 1, 2]),

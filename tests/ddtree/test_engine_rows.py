@@ -145,7 +145,7 @@ def test_read_chains_puts_the_greedy_chain_in_place_of_the_nodes(device: torch.d
     slots = [4, 0, 5, 2, 3]
     row_starts = torch.tensor([0, *lengths]).cumsum(0)
     logit_starts = torch.tensor([0, *(n + 1 for n in drafts)]).cumsum(0)
-    computed = torch.tensor([90, 90, 47, 90, 90, 10], dtype=torch.int32)
+    computed = torch.tensor([50, 90, 47, 90, 90, 10], dtype=torch.int32)  # slot 0 decodes for the first time
     prefill = torch.full((SLOTS,), 50, dtype=torch.int32)
     ids = torch.arange(1000, 1000 + sum(lengths), dtype=torch.int32)
     got = ids.to(device)

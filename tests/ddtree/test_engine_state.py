@@ -20,8 +20,9 @@ def state(budget: int = 16, mixed: str = "chain") -> TreeState:
     return TreeState(Settings(budget=budget, max_batch=4, horizon=K, mixed=mixed), 8, torch.device("cpu"))
 
 
-def batch(scheduled: list[int], drafts: list[int] | None) -> SimpleNamespace:
+def batch(scheduled: list[int], drafts: list[int] | None, prompts: bool = True) -> SimpleNamespace:
     return SimpleNamespace(
+        has_prefill=prompts,
         num_scheduled_tokens=np.array(scheduled, dtype=np.int32),
         num_draft_tokens_np=None if drafts is None else np.array(drafts, dtype=np.int32),
         idx_mapping_np=np.arange(len(scheduled)),
@@ -57,7 +58,12 @@ def test_beside_prompts_trees_are_read_as_their_chains() -> None:
     s.kinds[0] = CHAIN  # stock drafts are what they are
     s.begin_step(batch([16, 16, 300], [15, 15, 0]), None)
     assert s.step == Step(2, 32, tree=False)
-    s.kinds[0] = TREE  # a graph of trees attends over trees, whatever they stand beside
+    s.kinds[0] = TREE  # beside a request that has no drafts and no prompt either
+    s.begin_step(batch([17, 1], [16, 0], prompts=False), None)
+    assert s.step == Step(1, 17, tree=True)
+    s.begin_step(batch([17, 17], [16, 16]), None)  # the last token of a prompt, and placeholders
+    assert s.step == Step(2, 34, tree=True)
+    # a graph of trees attends over trees, whatever they stand beside
     assert s.begin_step(batch([17, 17], [16, 0]), 17) == 17
     assert s.step == Step(1, 17, tree=True, uniform=True)
 

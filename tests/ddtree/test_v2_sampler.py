@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Iterator
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from ddtree import stubs
 
 from specaudit.ddtree import reference
 from specaudit.ddtree.engine.settings import Settings
@@ -15,19 +16,14 @@ from specaudit.ddtree.engine.state import Step, TreeState
 
 NODES, HORIZON, VOCABULARY, REQUESTS = 8, 4, 64, 2
 ROWS = 1 + NODES
-ENGINE = {
-    "input_batch": {"get_num_sampled_and_rejected": None},
-    "metrics.logits": {"get_num_nans": None},
-    "sample.gumbel": {"gumbel_sample": None},
-    "sample.output": {"SamplerOutput": SimpleNamespace},
-    "sample.states": {"NO_LOGPROBS": -1},
-    "spec_decode.rejection_sampler": {"get_max_chunk_logits": None},
-}
 
 
 class Parent:
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
+
+    def _verify(self, *_: Any) -> str:
+        return "the engine's own"
 
 
 class Drawn(Exception):
@@ -38,23 +34,35 @@ def draws(*_: Any, **__: Any) -> Any:
     raise Drawn
 
 
+ENGINE = {
+    "input_batch": {"get_num_sampled_and_rejected": None},
+    "metrics.logits": {"get_num_nans": None},
+    "sample.gumbel": {"gumbel_sample": draws},
+    "sample.output": {"SamplerOutput": SimpleNamespace},
+    "sample.states": {"NO_LOGPROBS": -1},
+    "spec_decode.rejection_sampler": {"get_max_chunk_logits": None, "RejectionSampler": Parent},
+}
+
+
 @pytest.fixture
 def sampler_class(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    for name, contents in ENGINE.items():
-        full = f"vllm.v1.worker.gpu.{name}"
-        for i in range(1, full.count(".") + 1):
-            parent = full.rsplit(".", i)[0]
-            monkeypatch.setitem(sys.modules, parent, sys.modules.get(parent, ModuleType(parent)))
-        module = ModuleType(full)
-        vars(module).update(contents)
-        monkeypatch.setitem(sys.modules, full, module)
-    vars(sys.modules["vllm.v1.worker.gpu.spec_decode.rejection_sampler"])["RejectionSampler"] = Parent
-    vars(sys.modules["vllm.v1.worker.gpu.sample.gumbel"])["gumbel_sample"] = draws
+    stubs.install(monkeypatch, {f"vllm.v1.worker.gpu.{name}": held for name, held in ENGINE.items()})
     monkeypatch.delitem(sys.modules, "specaudit.ddtree.v2.sampler", raising=False)
     from specaudit.ddtree.v2.sampler import TreeRejectionSampler
 
     yield TreeRejectionSampler
     sys.modules.pop("specaudit.ddtree.v2.sampler", None)
+
+
+def sampler_at(sampler_class: Any, state: TreeState, temperatures: tuple[float, ...], process: Any) -> Any:
+    """A sampler whose requests have these temperatures, by slot; another one's is 1."""
+    states = SimpleNamespace(
+        temperature=SimpleNamespace(np=np.array([*temperatures, 1.0], dtype=np.float32), gpu=None),
+        seeds=SimpleNamespace(gpu=None),
+    )
+    return sampler_class(
+        SimpleNamespace(apply_sampling_params=process, sampling_states=states, use_fp64_gumbel=False), state=state
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,14 +83,8 @@ def test_tokens_are_drawn_only_where_something_is_drawn_or_processed(
         child = int(trees.first_child.flatten()[row])
         if child >= 0:
             logits[row, tokens[row // ROWS * ROWS + child]] = 9
-    states = SimpleNamespace(
-        temperature=SimpleNamespace(np=np.array([*temperatures, 1.0], dtype=np.float32), gpu=None),
-        seeds=SimpleNamespace(gpu=None),
-    )
     processed = (lambda x, *_: x.float()) if processes else (lambda x, *_: x)
-    sampler = sampler_class(
-        SimpleNamespace(apply_sampling_params=processed, sampling_states=states, use_fp64_gumbel=False), state=state
-    )
+    sampler = sampler_at(sampler_class, state, temperatures, processed)
     starts = torch.arange(REQUESTS + 1, dtype=torch.int32) * ROWS
     given = [None] * 5
     arguments = (
@@ -98,3 +100,31 @@ def test_tokens_are_drawn_only_where_something_is_drawn_or_processed(
     assert emitted.tolist() == expected.emitted.tolist()
     assert counts.tolist() == expected.num_emitted.tolist()
     assert int(counts.max()) > 2
+
+
+def test_trees_that_are_read_as_chains_are_drawn_as_trees_are(
+    sampler_class: Any, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chain that is accepted up to its second token, one cut to two drafts of which all are, a prompt's last row. So
+    a seed's tokens do not hang on who else sends a prompt."""
+    state = TreeState(Settings(budget=NODES, max_batch=2, horizon=HORIZON), 3, device)
+    state.step = Step(2, 12, tree=False, as_chains=True)
+    target = torch.tensor([5, 6, 40, 8, 0, 0, 0, 0, 0, 3, 4, 9, 7])
+    tokens = torch.tensor([1, 5, 6, 7, 8, 0, 0, 0, 0, 1, 3, 4, 1])
+    starts = torch.tensor([0, 9, 12, 13], dtype=torch.int32)
+    module = sys.modules[sampler_class.__module__]
+    arguments = (
+        torch.zeros(13, VOCABULARY, device=device), None, tokens.to(device), None, starts.to(device),
+        torch.arange(3, device=device), np.arange(3), None, None, None, tokens.to(device),
+    )  # fmt: skip
+    with pytest.raises(Drawn):
+        sampler_at(sampler_class, state, (0.0, 0.7, 0.0), lambda x, *_: x)._verify(*arguments)
+    monkeypatch.setattr(module, "gumbel_sample", lambda *_, **__: target.to(device))
+    sampler = sampler_at(sampler_class, state, (0.0, 0.7, 0.0), lambda x, *_: x)
+    _, emitted, counts = sampler._verify(*arguments)
+    assert counts.tolist() == [3, 3, 1]
+    assert [row[:n] for row, n in zip(emitted.tolist(), counts.tolist(), strict=True)] == [[5, 6, 40], [3, 4, 9], [7]]
+    assert sampler._first == 3
+    assert sampler_at(sampler_class, state, (0.0, 0.0, 0.0), draws)._verify(*arguments) == "the engine's own"
+    state.step = Step(2, 12, tree=False)
+    assert sampler_at(sampler_class, state, (0.7, 0.7, 0.7), draws)._verify(*arguments) == "the engine's own"

@@ -137,13 +137,13 @@ def prepare(
 @relaunched
 @triton.jit
 def _chain_kernel(
-    Slots, Tokens, Chains, Parents, Depths, Child, Sibling, Words, Rows, tokens_request, K, length, R,
+    Slots, Tokens, Chains, Parents, Depths, Child, Sibling, Words, Rows, K, length, R,
     W: tl.constexpr, BLOCK: tl.constexpr, DEPTHS: tl.constexpr,
 ):  # fmt: skip
     slot = tl.load(Slots + tl.program_id(0)).to(tl.int64)
     if slot >= 0:
         place = tl.arange(0, DEPTHS)
-        token = tl.load(Tokens + tl.program_id(0) * tokens_request + place, mask=place < K)
+        token = tl.load(Tokens + tl.program_id(0) * K + place, mask=place < K)
         tl.store(Chains + slot * K + place, token, mask=place < K)
         row = tl.arange(0, BLOCK)
         inside = row < R
@@ -163,7 +163,7 @@ def _chain_kernel(
 
 
 def write_chains(state: TreeState, slots: Tensor, tokens: Tensor) -> None:
-    """Give the slots [B] int64 (-1: none) the chains that the stock drafter proposed: tokens [B, K] int64."""
+    """Give the slots [B] int64 (-1: none) the chains that the stock drafter proposed: tokens [B, K] int64, dense."""
     tree, horizon = state.slots, state.horizon
     _chain_kernel[(slots.shape[0],)](
         slots,
@@ -175,7 +175,6 @@ def write_chains(state: TreeState, slots: Tensor, tokens: Tensor) -> None:
         tree.next_sibling,
         tree.ancestors,
         tree.num_rows,
-        tokens.stride(0),
         horizon,
         min(horizon, state.nodes),
         1 + state.nodes,
@@ -188,14 +187,14 @@ def write_chains(state: TreeState, slots: Tensor, tokens: Tensor) -> None:
 @relaunched
 @triton.jit
 def _read_chains_kernel(
-    Ids, Slots, RowStarts, LogitStarts, NumComputed, PrefillLens, Chains, K, ROWS: tl.constexpr
+    Ids, Slots, RowStarts, LogitStarts, NumComputed, PrefillLens, Chains, K, DRAFTS: tl.constexpr
 ):  # fmt: skip
     b = tl.program_id(0)
     slot = tl.load(Slots + b).to(tl.int64)
     if tl.load(NumComputed + slot) >= tl.load(PrefillLens + slot):  # below it, drafts are placeholders
         drafts = tl.load(LogitStarts + b + 1) - tl.load(LogitStarts + b) - 1
         end = tl.load(RowStarts + b + 1)
-        place = tl.arange(0, ROWS)
+        place = tl.arange(0, DRAFTS)
         token = tl.load(Chains + slot * K + place, mask=place < K, other=0)
         tl.store(Ids + end - drafts + place, token, mask=place < drafts)
 
@@ -212,8 +211,9 @@ def read_chains(
     """Put each request's greedy chain in place of its drafts, for the stock path to verify; token 0 behind its end.
 
     ids [T] int32, in place; slots [B] int64; row_starts and logit_starts [B + 1] int32: a request's drafts are its last
-    rows, one less than it has logits. num_computed and prefill_lens [S] int32. The host's copies of the drafts go on
-    naming nodes; only processors that read drafts use them, and their requests' trees are chains already.
+    rows, one less than it has logits. num_computed and prefill_lens [S] int32. What reads drafts on the device reads
+    these. The host's copies go on naming nodes, and a grammar's masks are made from them: the trees of its requests are
+    chains (budget 0), padded with the token of inert nodes, which is 0, too.
     """
     _read_chains_kernel[(slots.shape[0],)](
         ids,
@@ -224,7 +224,7 @@ def read_chains(
         prefill_lens,
         state.chains,
         state.horizon,
-        ROWS=power_of_2(1 + state.nodes),
+        DRAFTS=power_of_2(state.nodes),
     )
 
 

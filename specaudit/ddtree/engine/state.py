@@ -27,7 +27,7 @@ class Step:
     requests: leading requests whose whole query is root + draft rows. rows: their query rows. tree: whether attention,
     positions and walk treat them as trees (else the engine's stock path runs, untouched). uniform: whether the batch is
     nothing but trees of 1 + N rows, so that a graph of them may run, with padding requests behind it. as_chains:
-    whether the stock path verifies the trees' greedy chains.
+    whether the trees are verified as their greedy chains, which the stock path does.
     """
 
     requests: int
@@ -67,9 +67,9 @@ class TreeState:
         """Hook of gather_batch_req_state: classifies the batch and returns the uniform length that may pick a graph.
 
         A graph of length 1 + N attends over trees; every other graph is the stock chain's, so a batch that holds a tree
-        of another length gets no uniform graph (it runs piecewise, with tree attention). Beside prompts, attention is
-        launched by the host, and a tree's would take twice as many launches: there trees are verified as chains, unless
-        the settings say otherwise.
+        of another length gets no uniform graph (it runs piecewise, with tree attention). Beside prompts there is none
+        anyway, attention is launched by the host, and a tree's would take twice as many launches: there trees are
+        verified as chains, unless the settings say otherwise. The rows are as many as were drafted, 1 + N.
         """
         if state is None:
             self.step = None
@@ -82,7 +82,7 @@ class TreeState:
         requests = len(whole) if whole.all() else int(np.argmin(whole))
         has_tree = bool((self.kinds[state.idx_mapping_np[:requests]] == TREE).any())
         graph = uniform == self.rows  # of trees
-        as_chains = has_tree and requests < len(whole) and not graph and self.settings.mixed == "chain"
+        as_chains = has_tree and state.has_prefill and not whole.all() and not graph and self.settings.mixed == "chain"
         tree = requests > 0 and not as_chains and (has_tree or graph)
         rows = int(state.num_scheduled_tokens[:requests].sum())
         self.step = Step(requests, rows, tree, graph, as_chains)

@@ -191,7 +191,7 @@ class DDTreeProposer(DFlashProposer):
         table = Table(self._table.logprobs[:requests], self._table.ids[:requests], self._table.lse[:requests])
         draft_table(logits, self.tree.nodes, out=table)
         best_first(table, self.tree.budgets[:requests], self.settings.spine, self._bonus, out=proposed)
-        chains = table.ids[:, :, 0]
+        chains = table.ids[:, :, 0]  # kept with the trees, for V2's steps with prompts
         scatter(self.tree, proposed, chains, self._batch_rows[:requests])
         self._nodes = proposed.tokens[:, 1 : 1 + budget].clone()  # the runner reads them after the next drafting began
         return chains.flatten()

@@ -2,8 +2,9 @@
 
 For every row of a tree the target's token is drawn from the processed target distribution at that row (argmax at
 temperature 0), with the noise of the row's *depth* position: one node per depth is visited and no position is used
-twice, so with a fixed seed the emitted tokens are those of decoding without speculation. Batches without trees take the
-engine's own sampler, untouched.
+twice, so with a fixed seed the emitted tokens are those of decoding without speculation. Trees that are read as chains
+are drawn and walked the same way; where nothing is drawn, and for batches without trees, the engine's own sampler is at
+work, untouched.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler, g
 
 from ..engine.order import path_rows
 from ..engine.state import TreeState
-from ..kernels import greedy_walk, walk
+from ..kernels import greedy_walk, linear_walk, walk
 from ..layout import Tree, Walk
 
 
@@ -37,6 +38,7 @@ class TreeRejectionSampler(RejectionSampler):
     ) -> SamplerOutput:
         """logits [num_logits, V] -> tokens [B, 1 + D] with counts, as the engine's sampler returns them."""
         step = self.state.step
+        self._first = 0
         if step is None or not step.tree:
             return super().__call__(logits, input_batch, draft_logits, invalid_drafts)
         num_nans = get_num_nans(logits) if self.sampler.compute_nans else None
@@ -45,7 +47,6 @@ class TreeRejectionSampler(RejectionSampler):
         checked = tokens if invalid_drafts is None else tokens.masked_fill(invalid_drafts, -1)
         max_logprobs = self.sampler.sampling_states.max_num_logprobs(input_batch.idx_mapping_np)
         limit = get_max_chunk_logits(logits.shape[1])
-        self._first = 0
         sampled, num_sampled, logprobs, masks = self._verify_in_chunks(
             logits, input_batch, None, tokens, positions, limit, max_logprobs, checked
         )
@@ -79,8 +80,10 @@ class TreeRejectionSampler(RejectionSampler):
         seq_lens_upper_bound_np: Any,
         verify_draft_sampled: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        step = self.state.step
-        if step is None or not step.tree:
+        step, states = self.state.step, self.sampler.sampling_states
+        ours = step is not None and (step.tree or step.as_chains)
+        draws = ours and bool(states.temperature.np[idx_mapping_np].any())
+        if step is None or not (step.tree or draws):
             return super()._verify(
                 logits,
                 draft_logits,
@@ -106,10 +109,9 @@ class TreeRejectionSampler(RejectionSampler):
         )
         first, requests = self._first, idx_mapping.shape[0]
         self._first += requests
-        out, trees = self._output(first, requests), self._trees(first)
-        states = self.sampler.sampling_states
-        if processed is logits and not states.temperature.np[idx_mapping_np].any():  # greedy, and nothing to process
-            greedy_walk(logits, verify_draft_sampled, trees, cu_num_logits, out)
+        out = self._output(first, requests)
+        if processed is logits and not draws:  # greedy, and nothing to process
+            greedy_walk(logits, verify_draft_sampled, self._trees(first), cu_num_logits, out)
             return processed, out.emitted, out.num_emitted
         target = gumbel_sample(
             processed,
@@ -121,7 +123,10 @@ class TreeRejectionSampler(RejectionSampler):
             is_drafting=False,
             use_fp64=self.sampler.use_fp64_gumbel,
         )
-        walk(target, verify_draft_sampled, trees, cu_num_logits, out)
+        if step.tree:
+            walk(target, verify_draft_sampled, self._trees(first), cu_num_logits, out)
+        else:
+            linear_walk(target, verify_draft_sampled, cu_num_logits, out.accepted.shape[1], out=out)
         return processed, out.emitted, out.num_emitted
 
     def _get_logprobs_tensors(
