@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything about DDTree that needs engines on a GPU: what is right (parts run together), memory checks, then the
-# figures, alone. About 12 minutes for V2 and 7 for V1 on an H200 with 16 cores, most of it engines that start.
+# Everything about DDTree that needs engines on a GPU: what is right (parts run together), then the figures, alone, then
+# memory checks. About 13 minutes for V2 and 7 for V1 on an H200 with 16 cores, most of it engines that start.
 # usage: benchmarks/ddtree_engines.sh v1|v2 STOCK PATCHED TARGET DRAFT PROMPTS FOLDER
 #   STOCK, PATCHED: search paths (PYTHONPATH) of two vLLMs; for V1 the first one has dflash-layer-ids
 #   PROMPTS: JSON, lists of token ids; FOLDER: results, one file per step
@@ -38,11 +38,12 @@ if [ "$runner" = v1 ]; then
     suite figures 4 --parts acceptance speed:32 speed:8 speed:1 speed:exact
     exit $worst
 fi
+suite right 7 --together --parts acceptance lossless correctness soak steps:memory
+suite figures 7 --parts speed steps:small steps:prefill launches off-switch
+suite large 5 --parts steps:large steps:large-prefill
+# last and without other engines beside them: under their load the sanitizer does not get going
 memcheck chain "$stock" --chain &
 memcheck tree "$patched" &
 memcheck exact "$patched" --exact &
-suite right 7 --together --parts lossless correctness soak steps:memory
 wait
-suite figures 6 --parts acceptance speed steps:small steps:prefill launches off-switch
-suite large 4 --parts steps:large steps:large-prefill
 exit $worst
