@@ -1,10 +1,10 @@
-"""The kernels of engine/rows.py and engine/order.py as the hooks launch them at N = 64, for aot.py to compile."""
+"""The kernels of engine/ as the hooks launch them at N = 64, for aot.py to compile."""
 
 from __future__ import annotations
 
 from aot import Kernel, integers, pointers
 
-from specaudit.ddtree.engine import exact, order, rows
+from specaudit.ddtree.engine import exact, order, rows, slots
 from specaudit.ddtree.v1 import noise
 
 TREES = "FromParents FromDepths FromChild FromSibling FromWords FromRows"
@@ -46,7 +46,7 @@ def engine_kernels() -> list[Kernel]:
             Kernel(rows._prepare_kernel, prepared, sizes | {"WORDS": 4, "BY_SLOT": by_slot}, 4)
             for by_slot in (True, False)
         ),
-        Kernel(rows._chain_kernel, chain | integers("K length R"), sizes | {"DEPTHS": 16}, 4),
+        Kernel(slots._chain_kernel, chain | integers("K length R"), sizes | {"DEPTHS": 16}, 4),
         Kernel(rows._read_chains_kernel, read | integers("K"), {"DRAFTS": 64}, 4),
         Kernel(
             noise._noise_kernel,
@@ -55,7 +55,7 @@ def engine_kernels() -> list[Kernel]:
             4,
         ),
         Kernel(
-            rows._scatter_kernel,
+            slots._scatter_kernel,
             pointers("*i64", "Slots Chains")
             | pointers("*i32", f"{TREES} Ids")
             | integers("R ids_request ids_position K"),

@@ -15,9 +15,10 @@ import torch
 from specaudit.ddtree import reference
 from specaudit.ddtree.engine.context import attach, forward, plan
 from specaudit.ddtree.engine.exact import Exact
-from specaudit.ddtree.engine.rows import prepare, scatter
+from specaudit.ddtree.engine.rows import prepare
 from specaudit.ddtree.engine.schedule import ROWS, RUNS, Layout, Order
 from specaudit.ddtree.engine.settings import Settings
+from specaudit.ddtree.engine.slots import scatter
 from specaudit.ddtree.engine.state import TREE, Step, TreeState
 from specaudit.ddtree.layout import Tree, unpack_bits
 

@@ -18,8 +18,9 @@ import torch
 from specaudit.ddtree import kernels, reference
 from specaudit.ddtree.engine.commit import Commit
 from specaudit.ddtree.engine.order import Addresses, ChainStarts, compact
-from specaudit.ddtree.engine.rows import prepare, read_chains, scatter, write_chains
+from specaudit.ddtree.engine.rows import prepare, read_chains
 from specaudit.ddtree.engine.settings import Settings
+from specaudit.ddtree.engine.slots import scatter, write_chains
 from specaudit.ddtree.engine.state import CHAIN, TREE, TreeState
 from specaudit.ddtree.layout import Tree, Walk, unpack_bits
 

@@ -8,8 +8,9 @@ import torch
 
 from specaudit.ddtree import reference
 from specaudit.ddtree.engine.order import Addresses, ChainStarts, compact, path_rows
-from specaudit.ddtree.engine.rows import prepare, read_chains, scatter, write_chains
+from specaudit.ddtree.engine.rows import prepare, read_chains
 from specaudit.ddtree.engine.settings import Settings
+from specaudit.ddtree.engine.slots import scatter, write_chains
 from specaudit.ddtree.engine.state import Step, TreeState
 from specaudit.ddtree.layout import Tree, Walk
 

@@ -14,8 +14,9 @@ from vllm.v1.spec_decode.dflash import DFlashProposer
 from ..engine.commit import Commit
 from ..engine.context import attach
 from ..engine.order import Addresses, ChainStarts, compact
-from ..engine.rows import prepare, scatter
+from ..engine.rows import prepare
 from ..engine.settings import Settings, read
+from ..engine.slots import scatter
 from ..engine.state import Step, TreeState, chain_only
 from ..kernels import best_first, draft_table
 from ..layout import Table, Tree

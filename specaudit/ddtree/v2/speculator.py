@@ -20,8 +20,9 @@ from vllm.v1.worker.gpu.spec_decode.dflash.speculator import DFlashSpeculator
 from ..engine.commit import Commit
 from ..engine.context import attach
 from ..engine.order import Addresses, ChainStarts, compact
-from ..engine.rows import prepare, read_chains, scatter, write_chains
+from ..engine.rows import prepare, read_chains
 from ..engine.settings import Settings, read
+from ..engine.slots import scatter, write_chains
 from ..engine.state import CHAIN, TREE, TreeState
 from ..kernels import best_first, draft_table
 from ..layout import Table, Tree
