@@ -7,7 +7,7 @@ rows.py      before the forward pass: trees from their slots, with depth positio
 slots.py     after drafting: trees and greedy chains to their slots
 order.py     chain order after it: what the drafter and log-probabilities get in place of a tree's rows
 context.py   the attention branch: the chain's own kernel over the context, then the core's tree kernel
-exact.py     attention that rounds as the chain's: each row a sequence of its own (exact_setup.py: where that can be had;
+exact.py     attention that rounds as the chain does: each row its own sequence (exact_setup.py: where it can be had;
              schedule.py: how FlashAttention 3 divides their keys)
 commit.py    accepted KV rows to the first slots of their request
 """
