@@ -118,6 +118,9 @@ def conj(parts: Iterable[Formula]) -> Formula:
     if flat is None:
         return False
     kept = tuple(p for p in flat if not (isinstance(p, Or) and any(q in flat for q in p.parts)))
+    shorter = _resolved(kept, Or)
+    if shorter is not None:
+        return conj(disj(p) if isinstance(p, list) else p for p in shorter)
     return kept[0] if len(kept) == 1 else (And(kept) if kept else True)
 
 
@@ -127,7 +130,22 @@ def disj(parts: Iterable[Formula]) -> Formula:
     if flat is None:
         return True
     kept = tuple(p for p in flat if not (isinstance(p, And) and any(q in flat for q in p.parts)))
+    shorter = _resolved(kept, And)
+    if shorter is not None:
+        return disj(conj(p) if isinstance(p, list) else p for p in shorter)
     return kept[0] if len(kept) == 1 else (Or(kept) if kept else False)
+
+
+def _resolved(parts: tuple[Formula, ...], kind: type[And] | type[Or]) -> list[Formula | list[Formula]] | None:
+    """``a and (not a or b)`` is ``a and b``, and the same the other way round: the parts of that kind without the
+    opposites of the literals beside them, as lists; ``None`` when there are none."""
+    signs = {p.key: p.holds for p in parts if isinstance(p, Lit)}
+    out: list[Formula | list[Formula]] = []
+    for part in parts:
+        inner = part.parts if isinstance(part, (And, Or)) and isinstance(part, kind) else ()
+        left = [q for q in inner if not (isinstance(q, Lit) and signs.get(q.key) is (not q.holds))]
+        out.append(left if len(left) < len(inner) else part)
+    return out if any(isinstance(p, list) for p in out) else None
 
 
 def _flatten(parts: Iterable[Formula], kind: type[And] | type[Or], *, absorbing: bool) -> tuple[Formula, ...] | None:

@@ -233,13 +233,16 @@ def revert(
     from specaudit.console import note, show_lines
     from specaudit.patching.operations import take_back
     from specaudit.patching.present import standing_lines
+    from specaudit.patching.recipes.registry import named
 
     with _place(target, said, engine) as place:
         standing = place.agent().status()
+        stand = {application["recipe"] for application in standing.applied}
+        named(name for name in recipe or () if name not in stand)  # that there are such
         if not (standing.applied or standing.pending or standing.leftovers):
             _write(json, [{"target": target, "reverted": [], "restored": []}])
             if not json:
-                show_lines([(f"{target}: clean, nothing is to be taken back", None)])
+                show_lines([(f"{target}: no change by specaudit stands there, nothing is to be taken back", None)])
             return
         if not json:
             show_lines(standing_lines(target, standing))

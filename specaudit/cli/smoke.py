@@ -46,12 +46,13 @@ def smoke(
     draft_tokens: Annotated[
         int | None, typer.Option("--draft-tokens", help="Tokens to draft; by default what the drafter's block holds.")
     ] = None,
-    budget: Annotated[int, typer.Option("--budget", help="Nodes of a tree (mode ddtree).", min=1)] = 16,
+    budget: Annotated[int, typer.Option("--budget", help="Nodes of a tree (mode ddtree).", min=1, max=512)] = 16,
     speculative_config: Annotated[
         str | None, typer.Option("--speculative-config", metavar="JSON", help="What the mode given runs.")
     ] = None,
     memory: Annotated[
-        float | None, typer.Option("--memory", help="Part of the GPU's memory; 0.9, or 0.15 for a toy pair.")
+        float | None,
+        typer.Option("--memory", help="Part of the GPU's memory; 0.9, or 0.15 for a toy pair.", min=0.001, max=1),
     ] = None,
     minutes: Annotated[float, typer.Option("--minutes", help="Time to train a toy pair in.")] = 3.5,
     corpus: Annotated[

@@ -109,6 +109,10 @@ def open_folder(path: Path, label: str, cache: DerivedCache | None = None) -> Fo
         hint = f"Write wheel:{path}." if path.suffix == ".whl" else "Check the path after dir:."
         raise TargetError(f"{path} {problem}.", hint)
     top = path.resolve()
+    try:
+        os.listdir(top)
+    except OSError as bad:
+        raise TargetError(f"{path} cannot be read: {bad.strerror}.", "Allow it for this account.") from bad
     if (top / "__init__.py").is_file():
         top = top.parent
     return _Unpacked(label, installed.checkout_roots(str(top)), cache)

@@ -78,6 +78,13 @@ def test_deviations_are_changes_that_make_it_true(f: c.Formula) -> None:
         assert decided(f, changed)
 
 
+def test_what_stands_beside_a_choice_decides_it() -> None:
+    """Else a test that only the running program knows would hide the setting beside it."""
+    assert c.conj((A, c.disj((c.negate(A), B)))) == c.conj((A, B))
+    assert c.disj((A, c.conj((c.negate(A), B)))) == c.disj((A, B))
+    assert c.conj((A, c.disj((c.negate(A), c.negate(A))))) is False
+
+
 def test_two_values_of_one_setting_exclude_each_other() -> None:
     assert c.conj((lit("method", "ngram"), lit("method", "eagle"))) is False
     assert not ways.satisfiable(c.conj((lit("method", "ngram"), c.disj((lit("method", "eagle"), False)))))

@@ -42,3 +42,13 @@ def test_what_is_like_nothing_leads_to_the_help(words: str, command: str, capsys
 def test_a_machine_may_be_called_like_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["patch", "stats", "--recipe", "nothing-like-it"]) == Exit.ERROR
     assert "There is no recipe 'nothing-like-it'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["--budget 513", "--budget 0", "--memory 7", "--memory 0"])
+def test_what_no_engine_takes_is_refused_before_anything_starts(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["smoke", "@local", "--modes", "ddtree", *words.split()]) == Exit.ERROR
+    option, value = words.split()
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert option in said.err
+    assert value in said.err

@@ -66,11 +66,13 @@ def test_apply_status_verify_log_show_revert(engine: str, capsys: pytest.Capture
     assert "+                # One query for the bonus token, one for each draft token." in capsys.readouterr().out
     assert run(["patch", "revert", engine]) == Exit.CLEAN
     assert "add --yes" in capsys.readouterr().err
+    assert run(["patch", "revert", engine, "--yes", "--recipe", "lookahead-slot"]) == Exit.ERROR
+    assert "There is no recipe 'lookahead-slot'.\n  try: Did you mean" in capsys.readouterr().err
     assert run(["patch", "revert", engine, "--yes"]) == Exit.CLEAN
     assert "lookahead-slots taken back, 1 file restored" in capsys.readouterr().out
     assert Path(engine[4:], SCHEDULER).read_bytes() == before
     assert run(["patch", "revert", engine, "--yes"]) == Exit.CLEAN
-    assert "clean, nothing is to be taken back" in capsys.readouterr().out
+    assert "no change by specaudit stands there, nothing is to be taken back" in capsys.readouterr().out
 
 
 def test_a_drifted_file_is_exit_1_and_a_refused_revert_exit_2_with_the_difference(

@@ -150,7 +150,7 @@ def test_on_v1_the_policy_is_settled_by_max_num_seqs() -> None:
     assert config.speculative_config.num_speculative_tokens == 15
     config = engine(budget=64, seqs=7)
     install(config, "v1")
-    assert config.additional_config["ddtree"]["horizon"] == 15
+    assert config.additional_config["ddtree"]["_horizon"] == 15
     assert config.speculative_config.num_speculative_tokens == 64
     with pytest.raises(ValueError, match="takes at most 128 nodes: lower the budget"):
         install(engine(budget=129, seqs=2), "v1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,8 +130,9 @@ def test_processors_that_read_the_prefix_get_a_chain(changed: dict[str, Any]) ->
     assert chain_only(params(), custom_processors=True)
 
 
-def config(section: dict[str, Any] | None) -> SimpleNamespace:
-    return SimpleNamespace(additional_config={"ddtree": section} if section else {}, speculative_config=object())
+def config(section: Any) -> SimpleNamespace:
+    found = {} if section is None else {"ddtree": section}
+    return SimpleNamespace(additional_config=found, speculative_config=object())
 
 
 def test_the_switch() -> None:
@@ -138,8 +140,31 @@ def test_the_switch() -> None:
     assert read(config({"budget": 64})) == Settings(budget=64, max_batch=default_max_batch(64))
     with pytest.raises(ValueError, match="unknown option 'buget'; known are budget"):
         read(config({"buget": 64}))
-    with pytest.raises(ValueError, match="1 to 512 nodes, got 513"):
-        read(config({"budget": 513}))
+    assert read(config({})) == Settings(budget=16, max_batch=30)
+    assert read(SimpleNamespace(additional_config=None, speculative_config=object())) is None
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        (True, 'must be an object, such as {"budget": 16}, got True'),
+        ("on", "must be an object"),
+        ({"budget": 513}, "budget must be a whole number from 1 to 512, got 513"),
+        ({"budget": "many"}, "budget must be a whole number from 1 to 512, got 'many'"),
+        ({"budget": None}, "budget must be"),
+        ({"budget": 16.7}, "budget must be"),
+        ({"budget": True}, "budget must be"),
+        ({"max_batch": -5}, "max_batch must be a whole number of at least 0, got -5"),
+        ({"chain_max_batch": -1}, "chain_max_batch must be"),
+        ({"spine": 600}, "spine must be a whole number from 0 to 512"),
+        ({"depth_bonus": float("nan")}, "depth_bonus must be a number, got nan"),
+        ({"depth_bonus": "1"}, "depth_bonus must be a number"),
+        ({"horizon": 3}, "unknown option 'horizon'; known are budget, max_batch"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_named_with_what_it_may_be(section: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^ddtree: {re.escape(said)}"):
+        read(config(section))
 
 
 def test_the_policy_is_a_schedule_over_batch_sizes() -> None:

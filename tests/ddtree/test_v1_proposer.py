@@ -44,7 +44,7 @@ def test_padded_drafter_rows_have_room(proposer_class: Any, device: torch.device
     length = 1 + budget
     sizes = range(length, 513, length)
     config = SimpleNamespace(
-        additional_config={"ddtree": {"budget": budget, "max_batch": requests, "horizon": HORIZON}},
+        additional_config={"ddtree": {"budget": budget, "max_batch": requests, "_horizon": HORIZON}},
         speculative_config=SimpleNamespace(num_speculative_tokens=budget),
         scheduler_config=SimpleNamespace(max_num_seqs=requests),
         compilation_config=SimpleNamespace(max_cudagraph_capture_size=sizes[-1]),
@@ -60,7 +60,7 @@ def test_padded_drafter_rows_have_room(proposer_class: Any, device: torch.device
 
 def test_without_graphs_the_rows_are_the_parents(proposer_class: Any, device: torch.device) -> None:
     config = SimpleNamespace(
-        additional_config={"ddtree": {"budget": 16, "max_batch": 4, "horizon": HORIZON}},
+        additional_config={"ddtree": {"budget": 16, "max_batch": 4, "_horizon": HORIZON}},
         speculative_config=SimpleNamespace(num_speculative_tokens=16),
         scheduler_config=SimpleNamespace(max_num_seqs=4),
         compilation_config=SimpleNamespace(max_cudagraph_capture_size=None),

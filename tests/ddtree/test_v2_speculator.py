@@ -46,7 +46,7 @@ def speculator(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> Iterato
     from specaudit.ddtree.v2.speculator import DDTreeSpeculator
 
     config = SimpleNamespace(
-        additional_config={"ddtree": {"budget": NODES, "max_batch": 4, "horizon": HORIZON}},
+        additional_config={"ddtree": {"budget": NODES, "max_batch": 4, "_horizon": HORIZON}},
         speculative_config=SimpleNamespace(
             num_speculative_tokens=NODES, num_speculative_tokens_per_batch_size=[(1, 4, NODES), (5, SLOTS, HORIZON)]
         ),

@@ -66,6 +66,15 @@ def test_no_such_path(tmp_path: Path) -> None:
         open_folder(tmp_path / "none", "dir:none")
 
 
+def test_a_folder_that_may_not_be_read_is_no_fault_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(_: object) -> None:  # as for an account without the right; the tests' own may be root
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("specaudit.hosts.folder.os.listdir", denied)
+    with pytest.raises(TargetError, match="cannot be read: Permission denied"):
+        open_folder(tmp_path, "dir:x")
+
+
 def test_a_wheel_behind_dir_is_pointed_out(tmp_path: Path) -> None:
     wheel = tmp_path / "vllm-1-py3-none-any.whl"
     wheel.touch()

@@ -114,7 +114,7 @@ def test_v1_starts_with_trees_larger_than_what_its_drafter_writes(
     config = SimpleNamespace(
         speculative_config=SimpleNamespace(max_num_new_slots_for_drafting=budget - 1),
         scheduler_config=scheduler,
-        additional_config={"ddtree": {"budget": budget, "horizon": 15}},
+        additional_config={"ddtree": {"budget": budget, "_horizon": 15}},
     )
     scope["_set_max_num_scheduled_tokens"](config)
     assert scheduler.max_num_scheduled_tokens == 2048 - 14 * seqs
@@ -155,6 +155,13 @@ def test_another_shape_is_refused_with_what_is_missing(
     index = Index(of_folder(release(version), "vllm", version, derived()))
     with pytest.raises(RecipeRefused, match=reason):
         recipe.write(Workspace(index), frozenset())
+
+
+@pytest.mark.parametrize(("version", "recipe"), [("0.22.0", DDTreeV1()), ("0.23.0", DDTreeV1()), ("0.32.0", DDTree())])
+def test_where_the_shape_is_the_same_it_is_planned(release: Release, version: str, recipe: Recipe) -> None:
+    work = Workspace(Index(of_folder(release(version), "vllm", version, derived())))
+    recipe.write(work, frozenset())
+    assert {change.path.startswith("vllm/specaudit_ddtree/") for change in work.changes()} == {True, False}
 
 
 def test_every_installed_module_imports_only_what_is_installed_with_it(plans: Planned) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from typing import Any
 
 KEY = "ddtree"
 V1_MAX_BUDGET = 128  # MAX_SPEC_LEN of its sampler
-CONFIG_NAMES = ("budget", "max_batch", "chain_max_batch", "mixed", "spine", "depth_bonus", "exact", "horizon")
+CONFIG_NAMES = ("budget", "max_batch", "chain_max_batch", "mixed", "spine", "depth_bonus", "exact")
+HORIZON = "_horizon"  # beside them once `install` has run
 MIXED = ("chain", "tree")
 
 
@@ -58,34 +60,45 @@ def read(vllm_config: Any) -> Settings | None:
     """The settings of a configuration, None when the switch is absent. Raises ValueError for a bad value."""
     extra = vllm_config.additional_config
     section = extra.get(KEY) if isinstance(extra, dict) else None
-    if not section or vllm_config.speculative_config is None:
+    if section is None or vllm_config.speculative_config is None:
         return None
-    unknown = sorted(set(section) - set(CONFIG_NAMES))
+    return Settings(**_parsed(section))
+
+
+def _parsed(section: Any) -> dict[str, Any]:
+    """Fields of the settings. Raises ValueError, with the option and what it may be."""
+    if not isinstance(section, dict):
+        raise ValueError(f'ddtree: must be an object, such as {{"budget": 16}}, got {section!r}')
+    unknown = sorted(set(section) - {*CONFIG_NAMES, HORIZON})
     if unknown:
         raise ValueError(f"ddtree: unknown option {unknown[0]!r}; known are {', '.join(CONFIG_NAMES)}")
-    budget = int(section.get("budget", 16))
-    if not 1 <= budget <= 512:
-        raise ValueError(f"ddtree: budget must be 1 to 512 nodes, got {budget}")
-    mixed = section.get("mixed", MIXED[0])
+    budget = _whole(section, "budget", 16, least=1)
+    mixed, exact, bonus = section.get("mixed", MIXED[0]), section.get("exact", False), section.get("depth_bonus", 0.0)
     if mixed not in MIXED:
         raise ValueError(f"ddtree: mixed must be {' or '.join(MIXED)}, got {mixed!r}")
-    return Settings(
-        budget=budget,
-        max_batch=int(section.get("max_batch", 0)) or default_max_batch(budget),
-        chain_max_batch=int(section.get("chain_max_batch", 0)),
-        mixed=mixed,
-        spine=int(section.get("spine", 0)),
-        depth_bonus=float(section.get("depth_bonus", 0.0)),
-        exact=_flag(section, "exact"),
-        horizon=int(section.get("horizon", 0)),
-    )
+    if not isinstance(exact, bool):
+        raise ValueError(f"ddtree: exact must be true or false, got {exact!r}")
+    if isinstance(bonus, bool) or not isinstance(bonus, (int, float)) or not math.isfinite(bonus):
+        raise ValueError(f"ddtree: depth_bonus must be a number, got {bonus!r}")
+    return {
+        "budget": budget,
+        "max_batch": _whole(section, "max_batch", 0) or default_max_batch(budget),
+        "chain_max_batch": _whole(section, "chain_max_batch", 0),
+        "mixed": mixed,
+        "spine": _whole(section, "spine", 0),
+        "depth_bonus": float(bonus),
+        "exact": exact,
+        "horizon": section.get(HORIZON, 0),
+    }
 
 
-def _flag(section: dict[str, Any], name: str) -> bool:
-    value = section.get(name, False)
-    if value not in (True, False):
-        raise ValueError(f"ddtree: {name} must be true or false, got {value!r}")
-    return bool(value)
+def _whole(section: dict[str, Any], name: str, default: int, least: int = 0) -> int:
+    """A whole number; of nodes where it is `budget` or `spine`, of requests elsewhere."""
+    value, most = section.get(name, default), 512 if name in ("budget", "spine") else None
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        limits = f"from {least} to {most}" if most is not None else f"of at least {least}"
+        raise ValueError(f"ddtree: {name} must be a whole number {limits}, got {value!r}")
+    return value
 
 
 def refusals(vllm_config: Any, runner: str) -> list[str]:
@@ -175,7 +188,7 @@ def install(vllm_config: Any, runner: str = "v2") -> None:
         return
     spec = vllm_config.speculative_config
     settings = replace(settings, horizon=int(spec.num_speculative_tokens))
-    vllm_config.additional_config = extra | {KEY: extra[KEY] | {"horizon": settings.horizon}}
+    vllm_config.additional_config = extra | {KEY: extra[KEY] | {HORIZON: settings.horizon}}
     tiers = settings.schedule(max_requests) if runner == "v2" else [(1, max_requests, settings.budget)]
     spec.num_speculative_tokens = max(tokens for _, _, tokens in tiers)
     if len(tiers) > 1:
