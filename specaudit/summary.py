@@ -73,6 +73,10 @@ def answers(scan: Scan, *, below: bool = False) -> list[tuple[str, str]]:
         ]
         if scan.findings:
             lines.append(("defects", _defects_line(scan.engine.name, scan.findings) + told))
+        halves = [
+            f"{item.what}: {item.why}" for item in scan.not_looked if item.what.startswith("an interrupted change")
+        ]
+        lines += [("but", half) for half in halves]
         if not (scan.runners or scan.proposers or scan.verifiers):
             lines.append(("but", "nothing of speculative decoding was found: is this the whole engine?"))
         elif scan.errors:

@@ -75,6 +75,23 @@ def test_apply_status_verify_log_show_revert(engine: str, capsys: pytest.Capture
     assert "no change by specaudit stands there, nothing is to be taken back" in capsys.readouterr().out
 
 
+def test_a_scan_says_that_a_change_was_interrupted(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["patch", engine, "--recipe", "lookahead-slots", "--yes"])
+    journal = Path(engine[4:], ".specaudit-vllm", "journal.json")
+    held = json.loads(journal.read_text())
+    capsys.readouterr()
+    for pending, told in ((None, False), ({"op": "apply", "application": held["applied"].pop(), "goal": {}}, True)):
+        journal.write_text(json.dumps(held | {"pending": pending}))
+        assert run(["scan", engine, "--no-rules", "--brief"]) == Exit.CLEAN
+        said = " ".join(capsys.readouterr().out.split())
+        assert ("but an interrupted change by specaudit patch: some files are the old ones" in said) == told
+        assert ("undo it with specaudit patch revert" in said) == told
+    for broken in ("[]", "{", '{"applied": 3}'):
+        journal.write_text(broken)
+        assert run(["scan", engine, "--no-rules", "--brief"]) == Exit.CLEAN
+        assert "interrupted" not in capsys.readouterr().out
+
+
 def test_a_drifted_file_is_exit_1_and_a_refused_revert_exit_2_with_the_difference(
     engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 from specaudit.hosts.probe import reading
 
@@ -17,10 +18,27 @@ _LIMIT = 16 << 20
 
 def applied(root: str, engine: str) -> dict[str, str]:
     """Package-relative paths of changed and added files, with the SHA-256 that the patch gave them; empty when none."""
+    try:
+        return {c["path"]: c["after"] for a in _journal(root, engine)["applied"] for c in a["changes"] if _is_text(c)}
+    except (KeyError, TypeError):
+        return {}
+
+
+def interrupted(root: str, engine: str) -> bool:
+    """Whether a change was begun and neither ended nor undone: some files are the old ones, some the new."""
+    return _journal(root, engine).get("pending") is not None
+
+
+def _is_text(change: dict[str, Any]) -> bool:
+    return isinstance(change["after"], str)
+
+
+def _journal(root: str, engine: str) -> dict[str, Any]:
+    """Empty when there is none that can be read."""
     package = os.path.realpath(os.path.join(root, engine))
     journal = os.path.join(os.path.dirname(package), STATE_PREFIX + engine, "journal.json")
     try:
-        standing = json.loads(reading.small(journal, _LIMIT).decode("utf-8"))["applied"]
-        return {c["path"]: c["after"] for a in standing for c in a["changes"] if isinstance(c["after"], str)}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        found = json.loads(reading.small(journal, _LIMIT).decode("utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
+    return found if isinstance(found, dict) else {}

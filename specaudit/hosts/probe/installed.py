@@ -16,10 +16,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from specaudit.hosts.probe import reading
+from specaudit.hosts.probe import applied, reading
 
 #: Bytes of the largest RECORD that is read; vLLM's has 0.4 MB.
 MAX_RECORD = 32 << 20
+#: What is told of an installation in which a change by ``specaudit patch`` was begun and not ended.
+INTERRUPTED = (
+    "an interrupted change by specaudit patch",
+    "some files are the old ones, some the new: undo it with specaudit patch revert, and look again",
+)
 
 _DIST = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._]*?)-(?P<version>[^-]+)\.(?:dist-info|egg-info)\Z")
 _VERSION = re.compile(r"^__version__\s*(?::\s*[\w.]+\s*)?=\s*(?:version\s*=\s*)?['\"]([^'\"\n]+)['\"]", re.MULTILINE)
@@ -32,7 +37,8 @@ def find(search_path: Iterable[str], engines: Iterable[str]) -> list[dict[str, A
     Returns:
         Dictionaries with ``engine``, ``version`` (``""``: not known), ``root`` (the folder that holds the package),
         ``source`` (``dist``, ``editable`` or ``dir``: no metadata), ``info`` (the dist-info folder or ``""``) and
-        ``notes``: pairs (what, why) about metadata that do not belong to what is imported.
+        ``notes``: pairs (what, why) about metadata that do not belong to what is imported, and about a change that
+        ``specaudit patch`` has begun there.
     """
     entries = _unique(search_path)
     found = []
@@ -46,6 +52,9 @@ def find(search_path: Iterable[str], engines: Iterable[str]) -> list[dict[str, A
         places = [_place(engine, root, infos) for root in roots]
         if places:
             places[0]["notes"] = _notes(engine, places, infos)
+        for place in places:
+            if applied.interrupted(place["root"], engine):
+                place["notes"].append(list(INTERRUPTED))
         found.extend(places)
     return found
 
