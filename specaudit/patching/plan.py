@@ -101,9 +101,12 @@ def _step(recipe: Recipe, index: Index) -> Step:
     wrong += recipe.check(index, then)
     if wrong:
         raise _refused(recipe, "; ".join(wrong), "This release has another shape; report it.")
+    unseen = [rule for rule in recipe.repairs if before[rule].status not in (*_DEFECTIVE, *_RIGHT)]
+    notes = [f"{_judged(before[rule])}, so nothing is repaired there." for rule in unseen]
     return Step(
-        recipe.name, recipe.version, recipe.summary, changes, _flips(before, after), recipe.requires, recipe.notes
-    )
+        recipe.name, recipe.version, recipe.summary, changes, _flips(before, after), recipe.requires,
+        (*notes, *recipe.notes),
+    )  # fmt: skip
 
 
 def _instead(recipe: Recipe, index: Index, known: Mapping[str, Recipe]) -> str:
@@ -131,12 +134,12 @@ def _flips(before: Mapping[str, Finding], after: Mapping[str, Finding]) -> tuple
 
 def _nothing(found: Mapping[str, Finding], rules: Iterable[str]) -> str:
     """Why there is nothing to repair, per finding."""
-    reasons = []
-    for rule in rules:
-        finding = found[rule]
-        where = f" ({finding.sites[0].path}:{finding.sites[0].line})" if finding.sites else ""
-        reasons.append(f"{rule} is {finding.status}{where}" + (f": {finding.reason}" if finding.reason else ""))
-    return "nothing to repair: " + "; ".join(reasons)
+    return "nothing to repair: " + "; ".join(_judged(found[rule]) for rule in rules)
+
+
+def _judged(finding: Finding) -> str:
+    where = f" ({finding.sites[0].path}:{finding.sites[0].line})" if finding.sites else ""
+    return f"{finding.rule} is {finding.status}{where}" + (f": {finding.reason}" if finding.reason else "")
 
 
 def _refused(recipe: Recipe, why: str, hint: str) -> RecipeRefused:

@@ -75,6 +75,18 @@ def test_apply_status_verify_log_show_revert(engine: str, capsys: pytest.Capture
     assert "no change by specaudit stands there, nothing is to be taken back" in capsys.readouterr().out
 
 
+def test_what_could_not_be_judged_is_said_before_anything_is_changed(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner = Path(engine[4:], "vllm/v1/worker/gpu_model_runner.py")
+    runner.unlink()  # a link to the release's own
+    runner.write_text("def (:")
+    assert run(["patch", engine, "--recipe", "dflash-layer-ids", "--dry-run", "--no-diff"]) == Exit.CLEAN
+    said = " ".join(capsys.readouterr().out.split())
+    assert "note dflash-target-layer-ids-off-by-one is not-found:" in said
+    assert "is not in this engine, so nothing is repaired there." in said
+
+
 def test_a_scan_says_that_a_change_was_interrupted(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(["patch", engine, "--recipe", "lookahead-slots", "--yes"])
     journal = Path(engine[4:], ".specaudit-vllm", "journal.json")
