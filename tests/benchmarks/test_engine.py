@@ -82,3 +82,21 @@ def test_an_unknown_part_is_refused(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 1
     assert "--only smal: there are small, large, large-prefill, prefill, memory" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--python", "/nope"], "--python /nope: there is no such program"),
+        (["--target", "/nope"], "--target /nope: there is no such folder"),
+        (["--draft", "/nope"], "--draft /nope: there is no such folder"),
+    ],
+)
+def test_what_is_not_there_is_named_before_anything_starts(tmp_path: Path, arguments: list[str], said: str) -> None:
+    models = ["--target", str(tmp_path), "--draft", str(tmp_path)]
+    ran = subprocess.run(
+        [sys.executable, str(ENGINE), "acceptance", *models, *arguments], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert said in ran.stderr
+    assert "Traceback" not in ran.stderr
