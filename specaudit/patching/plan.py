@@ -56,7 +56,9 @@ def plan(
         try:
             step = _step(recipe, index)
         except RecipeRefused as bad:
-            bad.hint = _instead(recipe, index, known) or bad.hint
+            stand = [name for name in recipe.siblings if name in standing]
+            done = f"{' and '.join(stand)}, which fits this engine, is applied already." if stand else ""
+            bad.hint = done or _instead(recipe, index, known) or bad.hint
             raise
         steps.append(step)
         current = overlay(current, {change.path: change.after for change in step.changes})

@@ -382,6 +382,9 @@ def test_a_refusal_names_the_siblings_that_fit(copy: Copy, opened: Callable[[Pat
         plan(snapshot, [Elsewhere()], {}, known)
     assert refused.value.hint == "Use --recipe feature instead, which fits this engine."
     with pytest.raises(RecipeRefused) as refused:
+        plan(snapshot, [Elsewhere()], {"feature": "1"}, known)
+    assert refused.value.hint == "feature, which fits this engine, is applied already."
+    with pytest.raises(RecipeRefused) as refused:
         plan(snapshot, [BrokenToo()], {}, known)
     assert "another shape" in refused.value.hint
 
