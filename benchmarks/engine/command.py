@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -87,12 +86,6 @@ def main(arguments: list[str] | None = None) -> int:
         made.error("--parts says what a suite measures, and belongs to it alone")
     if options.together and not suite:
         made.error("--together belongs to a suite")
-    if not options.fake:
-        if shutil.which(options.python) is None:
-            made.error(f"--python {options.python}: there is no such program")
-        for name in ("target", "draft"):
-            if not Path(getattr(options, name)).is_dir():
-                made.error(f"--{name} {getattr(options, name)}: there is no such folder")
     if suite and options.only:
         made.error("--only belongs to a single command: write COMMAND:PART in --parts")
     return run(setting(options), options.parts or [options.command], keyed=suite)

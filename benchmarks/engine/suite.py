@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from .figures import OutOfTime, Report
@@ -52,6 +54,8 @@ def run(given: Setting, wanted: Sequence[str], keyed: bool) -> int:
     timed = [name for name, part in parts.items() if part.timed]
     if given.options.together and timed:
         sys.exit(f"--together: {timed[0]} is timed, so it has to run alone")
+    if not given.places.fake:
+        refuse_absent(given)
     left = sum(part.weight for part in parts.values())
     with Pool(given.pair, given.places) as pool:
         pool.start([arm for part in parts.values() for arm in part.arms(given)], START * given.clock.left)
@@ -70,6 +74,15 @@ def run(given: Setting, wanted: Sequence[str], keyed: bool) -> int:
     if any("failed" in report.content for report in reports.values()):
         return 3
     return int(any(report.missed for report in reports.values()))
+
+
+def refuse_absent(given: Setting) -> None:
+    """Before any engine starts: an interpreter or a model that is not there."""
+    if shutil.which(given.places.python) is None:
+        sys.exit(f"--python {given.places.python}: there is no such program")
+    for name, folder in (("target", given.pair.target), ("draft", given.pair.draft)):
+        if not Path(folder).is_dir():
+            sys.exit(f"--{name} {folder}: there is no such folder")
 
 
 def run_together(parts: dict[str, Part], reports: dict[str, Report], given: Setting, pool: Pool) -> None:
