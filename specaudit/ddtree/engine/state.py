@@ -82,7 +82,9 @@ class TreeState:
         requests = len(whole) if whole.all() else int(np.argmin(whole))
         has_tree = bool((self.kinds[state.idx_mapping_np[:requests]] == TREE).any())
         graph = uniform == self.rows  # of trees
-        as_chains = has_tree and state.has_prefill and not whole.all() and not graph and self.settings.mixed == "chain"
+        as_chains = (
+            has_tree and state.has_prefill and requests < len(whole) and not graph and self.settings.mixed == "chain"
+        )
         tree = requests > 0 and not as_chains and (has_tree or graph)
         rows = int(state.num_scheduled_tokens[:requests].sum())
         self.step = Step(requests, rows, tree, graph, as_chains)

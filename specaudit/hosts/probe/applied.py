@@ -19,7 +19,8 @@ _LIMIT = 16 << 20
 def applied(root: str, engine: str) -> dict[str, str]:
     """Package-relative paths of changed and added files, with the SHA-256 that the patch gave them; empty when none."""
     try:
-        return {c["path"]: c["after"] for a in _journal(root, engine)["applied"] for c in a["changes"] if _is_text(c)}
+        changes = [change for application in _journal(root, engine)["applied"] for change in application["changes"]]
+        return {c["path"]: c["after"] for c in changes if isinstance(c["after"], str)}
     except (KeyError, TypeError):
         return {}
 
@@ -27,10 +28,6 @@ def applied(root: str, engine: str) -> dict[str, str]:
 def interrupted(root: str, engine: str) -> bool:
     """Whether a change was begun and neither ended nor undone: some files are the old ones, some the new."""
     return _journal(root, engine).get("pending") is not None
-
-
-def _is_text(change: dict[str, Any]) -> bool:
-    return isinstance(change["after"], str)
 
 
 def _journal(root: str, engine: str) -> dict[str, Any]:
