@@ -1,6 +1,6 @@
 """Attention over draft trees on one GPU: what the tree part adds to the context kernel, and the stand-alone kernel.
 
-    python benchmarks/ddtree_attention.py [--json FILE] [--only errors tree paged sweep]
+    python benchmarks/ddtree_attention.py [--json FILE] [--only errors tree paged sweep cuts]
 
 32 query heads and 8 KV heads of 128, bf16, a paged cache of blocks of 16. An arm is a CUDA graph of 36 layers, each
 with its own caches as far as they fit; the arms of a table are replayed in turn; a figure is the median per layer.
@@ -9,7 +9,9 @@ Arms: `context`, FlashAttention 2 as torch carries it, not causal, over the cont
 same followed by the tree part; `tree`, the tree part alone; `rooted`, context + tree with the root left to the tree;
 `written`, both after the rows' keys and values were written, as a layer does it (else they come from HBM);
 `causal`, one FlashAttention call over context and rows, what a chain of as many rows costs; `paged`, context and tree
-in one kernel; `sdpa`, torch's attention with a dense mask. Errors are relative to fp64. `sweep` times other cuts.
+in one kernel; `sdpa`, torch's attention with a dense mask; where vLLM is installed, too, `context 3` and `3 + tree`,
+with its FlashAttention 3 as an engine calls it. Errors are relative to fp64. `sweep` times other cuts of
+the tree part, `cuts` of the kernel for both.
 """
 
 from __future__ import annotations
@@ -28,12 +30,20 @@ import triton
 from ddtree import CUDA, Figures, line, medians
 from torch import Tensor
 
+try:
+    from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func, get_scheduler_metadata
+except ImportError:
+    flash_attn_varlen_func = None
+
 from specaudit.ddtree import attention
 from specaudit.ddtree.layout import pack_bits, unpack_bits
 
 HEADS, KV_HEADS, SIZE, BLOCK, LAYERS = 32, 8, 128, 16, 36
 SCALE = SIZE**-0.5
 CACHE_BYTES = 8 << 30
+SPLITS_3 = 32  # what vLLM allows in its graphs
+# batch, nodes, context: no multiple of a tile, as almost every context
+SHAPES = tuple((batch, nodes, context) for context in (300, 4100) for batch in (1, 8) for nodes in (16, 64))
 Operation = Callable[[], object]
 
 
@@ -75,13 +85,15 @@ class Case:
         cache_bytes = 2 * 2 * self.batch * self.capacity * KV_HEADS * SIZE
         count = max(2, min(LAYERS, CACHE_BYTES // cache_bytes))
         self.layers = [self.layer() for _ in range(count)]
-        self.splits = attention.plan_splits(
+        self.tile, self.splits = attention.paged_plan(
             self.batch,
             KV_HEADS,
             self.rows * HEADS // KV_HEADS,
             self.context + self.rows,
-            attention.paged_tile(SIZE, 2, 2),
             torch.cuda.get_device_properties(0).multi_processor_count,
+            SIZE,
+            2,
+            2,
         )
 
     def layer(self) -> Layer:
@@ -119,6 +131,52 @@ class Case:
             seqused_k=keys,
         )
         return out, lse
+
+    def flash_3(
+        self, layer: Layer, keys: Tensor, schedule: Tensor | None = None, causal: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """As `flash`, through the block table."""
+        out, lse, *_ = flash_attn_varlen_func(
+            q=layer.query,
+            k=layer.cache[0],
+            v=layer.cache[1],
+            cu_seqlens_q=self.row_starts,
+            max_seqlen_q=self.rows,
+            seqused_k=keys,
+            max_seqlen_k=self.capacity,
+            softmax_scale=SCALE,
+            causal=causal,
+            block_table=self.block_table,
+            return_softmax_lse=True,
+            scheduler_metadata=self.schedule_3(keys, causal) if schedule is None else schedule,
+            fa_version=3,
+            num_splits=SPLITS_3,
+        )
+        return out, lse
+
+    def schedule_3(self, keys: Tensor, causal: bool = False) -> Tensor:
+        """Once a step for all layers."""
+        made: Tensor = get_scheduler_metadata(
+            batch_size=self.batch,
+            max_seqlen_q=self.rows,
+            max_seqlen_k=self.capacity,
+            num_heads_q=HEADS,
+            num_heads_kv=KV_HEADS,
+            headdim=SIZE,
+            cache_seqlens=keys,
+            qkv_dtype=torch.bfloat16,
+            cu_seqlens_q=self.row_starts,
+            page_size=BLOCK,
+            causal=causal,
+            window_size=(-1, -1),
+            num_splits=SPLITS_3,
+        )
+        return made
+
+    def context_3_and_tree(self, layer: Layer, schedule: Tensor | None = None) -> Tensor:
+        out, lse = self.flash_3(layer, self.root_lens, schedule)
+        self.tree(layer, out, lse)
+        return out
 
     def two_flash_parts(self, layer: Layer) -> Tensor:
         """A chain as engines do it when context and rows are apart: two calls, each rounded to bf16, merged in fp32."""
@@ -187,7 +245,7 @@ class Case:
             scale=SCALE,
             splits=splits or self.splits,
             scratch=scratch,
-            tile=tile,
+            tile=tile or self.tile,
         )
         return layer.out
 
@@ -231,10 +289,10 @@ class Case:
 
 
 def section_errors() -> Figures:
-    print("\nerror against fp64, N=64: relative norm (largest element)")
+    print("\nerror against fp64: relative norm (largest element)")
     figures: Figures = {}
-    for batch, context in ((1, 256), (1, 4096), (8, 1024), (1, 32768)):
-        case = Case(batch, 64, context)
+    for batch, nodes, context in (*SHAPES, (1, 64, 32768)):
+        case = Case(batch, nodes, context)
         layer, exact = case.layers[0], case.exact(case.layers[0])
         causal = case.flash(layer, case.full_lens, causal=True)[0]
         chain = torch.ones(case.rows, case.rows, dtype=torch.bool, device=CUDA).tril()
@@ -243,15 +301,20 @@ def section_errors() -> Figures:
             "paged": case.paged(layer, case.scratch(case.splits)),
             "sdpa": case.sdpa(layer, case.visible()),
         }
+        chains = {}
+        if flash_attn_varlen_func is not None:
+            results["flash 3 + tree"] = case.context_3_and_tree(layer)
+            chains["chain: stock flash 3, causal"] = case.flash_3(layer, case.full_lens, causal=True)[0]
         figure: Figures = {name: error(got, exact) for name, got in results.items()}
         case.ancestors = pack_bits(chain).expand(batch, -1, -1).contiguous()
         exact = case.exact(layer)
-        figure["chain: stock flash, causal"] = error(causal, exact)
-        figure["chain: two stock parts merged"] = error(case.two_flash_parts(layer), exact)
-        figure["chain: flash + tree"] = error(case.context_and_tree(layer), exact)
-        figure["chain: paged"] = error(case.paged(layer, case.scratch(case.splits)), exact)
-        figures[f"B={batch} context {context}"] = figure
-        print(f"  B={batch} context {context}")
+        chains["chain: stock flash, causal"] = causal
+        chains["chain: two stock parts merged"] = case.two_flash_parts(layer)
+        chains["chain: flash + tree"] = case.context_and_tree(layer)
+        chains["chain: paged"] = case.paged(layer, case.scratch(case.splits))
+        figure |= {name: error(got, exact) for name, got in chains.items()}
+        figures[f"B={batch} N={nodes} context {context}"] = figure
+        print(f"  B={batch} N={nodes} context {context}")
         for name, text in figure.items():
             print(f"    {name:<30}{text}", flush=True)
     return figures
@@ -267,28 +330,32 @@ def error(got: Tensor, exact: Tensor) -> str:
 def section_tree() -> Figures:
     print("\ntree part, beyond the context kernel, us a layer (bar: 8)")
     figures: Figures = {}
-    for context in (300, 4100):  # no multiple of a tile, as almost every context
-        for batch, nodes in ((1, 16), (1, 64), (8, 16), (8, 64)):
-            case = Case(batch, nodes, context)
-            parts = [case.flash(layer, case.root_lens) for layer in case.layers]
-            figure: Figures = medians(
-                {
-                    "context": case.every(partial(case.flash, keys=case.root_lens)),
-                    "context + tree": case.every(case.context_and_tree),
-                    "tree": [
-                        partial(case.tree, case.layers[i % len(parts)], *parts[i % len(parts)]) for i in range(LAYERS)
-                    ],
-                    "causal": case.every(partial(case.flash, keys=case.full_lens, causal=True)),
-                    "rooted": case.every(partial(case.context_and_tree, root_in_context=False)),
-                    "written, context": case.every(partial(case.written, tree=False)),
-                    "written, context + tree": case.every(partial(case.written, tree=True)),
-                }
-            )
-            figure["beyond context"] = figure["context + tree"] - figure["context"]
-            figure["rooted, beyond"] = figure["rooted"] - figure["context"]
-            figure["written, beyond"] = figure["written, context + tree"] - figure["written, context"]
-            figures[f"B={batch} N={nodes} context {context}"] = figure
-            line(f"B={batch} N={nodes} context {context}", figure)
+    for batch, nodes, context in SHAPES:
+        case = Case(batch, nodes, context)
+        parts = [case.flash(layer, case.root_lens) for layer in case.layers]
+        arms = {
+            "context": case.every(partial(case.flash, keys=case.root_lens)),
+            "context + tree": case.every(case.context_and_tree),
+            "tree": [partial(case.tree, case.layers[i % len(parts)], *parts[i % len(parts)]) for i in range(LAYERS)],
+            "paged": case.every(partial(case.paged, scratch=case.scratch(case.splits))),
+            "causal": case.every(partial(case.flash, keys=case.full_lens, causal=True)),
+            "rooted": case.every(partial(case.context_and_tree, root_in_context=False)),
+            "written, context": case.every(partial(case.written, tree=False)),
+            "written, context + tree": case.every(partial(case.written, tree=True)),
+        }
+        if flash_attn_varlen_func is not None:
+            schedule = case.schedule_3(case.root_lens)
+            arms["context 3"] = case.every(partial(case.flash_3, keys=case.root_lens, schedule=schedule))
+            arms["3 + tree"] = case.every(partial(case.context_3_and_tree, schedule=schedule))
+        figure: Figures = medians(arms)
+        for name in ("context + tree", "paged", "rooted"):
+            figure[f"{name}, beyond"] = figure[name] - figure["context"]
+        if "context 3" in figure:
+            for name in ("3 + tree", "paged"):
+                figure[f"{name}, beyond 3"] = figure[name] - figure["context 3"]
+        figure["written, beyond"] = figure["written, context + tree"] - figure["written, context"]
+        figures[f"B={batch} N={nodes} context {context}"] = figure
+        line(f"B={batch} N={nodes} context {context}", figure)
     return figures
 
 
@@ -308,13 +375,14 @@ def section_paged() -> Figures:
                 rounds=10,
             )
             figure["splits"] = case.splits
+            figure["keys a step"] = case.tile.block_n
             figures[f"B={batch} N={nodes} context {context}"] = figure
             line(f"B={batch} N={nodes} context {context}", figure)
     return figures
 
 
 def section_sweep() -> Figures:
-    """Other cuts: (rows, keys, warps, stages), the fastest first."""
+    """Other cuts of the tree part: (rows, keys, warps, stages), the fastest first."""
     figures: Figures = {}
     for batch, nodes in ((1, 16), (1, 64), (8, 16), (8, 64)):
         case = Case(batch, nodes, 1024)
@@ -327,15 +395,26 @@ def section_sweep() -> Figures:
             for tile in tiles
         }
         figures[f"tree B={batch} N={nodes}"] = fastest(medians(arms, rounds=9), f"tree B={batch} N={nodes}")
-    for batch, nodes, context in ((1, 16, 4096), (1, 64, 4096), (1, 64, 32768), (8, 64, 4096)):
+    return figures
+
+
+def section_cuts() -> Figures:
+    """Other cuts of the kernel for context and tree, and other numbers of splits, the fastest first."""
+    figures: Figures = {}
+    tiles = [attention.Tile(*cut) for cut in ((64, 64, 4, 1), (64, 64, 4, 2), (64, 32, 4, 2), (128, 32, 8, 2))]
+    for batch, nodes, context in (*SHAPES, (1, 64, 32768)):
         case = Case(batch, nodes, context)
-        arms = {}
-        for tile in (attention.Tile(64, 64, 4, 2), attention.Tile(64, 64, 4, 3), attention.Tile(128, 64, 8, 3)):
-            for splits in sorted({case.splits, max(1, case.splits // 2), min(64, case.splits * 2)}):
+        arms: dict[str, list[Operation]] = {
+            "context": [partial(case.flash, layer, case.root_lens) for layer in case.layers[:12]]
+        }
+        for tile in tiles:
+            for splits in (x for x in (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 26, 33) if 64 * x <= context):
                 paged = partial(case.paged, scratch=case.scratch(splits), splits=splits, tile=tile)
-                arms[f"{tuple(tile)} x{splits}"] = [partial(paged, layer) for layer in case.layers[:8]]
+                arms[f"{tuple(tile)} x{splits}"] = [partial(paged, layer) for layer in case.layers[:12]]
         name = f"paged B={batch} N={nodes} context {context}"
-        figures[name] = fastest(medians(arms, rounds=5), name)
+        times = medians(arms, rounds=7)
+        print(f"\ncontext {times['context']:.2f}; {tuple(case.tile)} x{case.splits} is planned", end="")
+        figures[name] = fastest(times, name)
     return figures
 
 
@@ -350,6 +429,7 @@ SECTIONS = {
     "tree": section_tree,
     "paged": section_paged,
     "sweep": section_sweep,
+    "cuts": section_cuts,
 }
 
 

@@ -70,19 +70,43 @@ def paged_tile(head_size: int, itemsize: int, cache_itemsize: int) -> Tile:
     return Tile(64, 32 if cache_itemsize == 1 else 64, 4, 2)
 
 
-def plan_splits(
-    requests: int, kv_heads: int, packed_rows: int, max_context_len: int, tile: Tile, multiprocessors: int
-) -> int:
-    """How many ways to split the KV positions so that every multiprocessor has three programs: 1 to 64.
+def paged_plan(
+    requests: int,
+    kv_heads: int,
+    packed_rows: int,
+    max_keys: int,
+    multiprocessors: int,
+    head_size: int,
+    itemsize: int,
+    cache_itemsize: int,
+) -> tuple[Tile, int]:
+    """The cut of the context-and-tree kernel, and how many ways to split its keys: 1 to 64.
 
-    packed_rows is the rows of a tree times the query heads of one KV head.
+    A multiprocessor holds two programs at once (three of the narrow cut, by their registers), so the programs come in
+    waves, and the last wave costs as much as a full one. A wave takes as many steps as a split has tiles, and about
+    three more to begin and end.
 
-    All arguments are constants of a captured graph, `max_context_len` the longest context it may meet: lengths read on
-    the GPU decide how much of a split is used, never how many there are.
+    All arguments are constants of a captured graph: lengths read on the GPU decide how much of a split is used, never
+    how many there are.
+
+    Args:
+        packed_rows: the rows of a tree times the query heads of one KV head.
+        max_keys: the longest context that the graph may meet, and its tree.
+        The others are those of `paged_tile`.
     """
-    programs = requests * kv_heads * cdiv(packed_rows, tile.block_m)
-    wanted: int = cdiv(3 * multiprocessors, programs)
-    return min(wanted, max(1, max_context_len // (4 * tile.block_n)), 64)
+    tile = paged_tile(head_size, itemsize, cache_itemsize)
+    programs, tiles = requests * kv_heads * cdiv(packed_rows, tile.block_m), cdiv(max_keys, tile.block_n)
+
+    def steps(splits: int) -> int:
+        return cdiv(programs * splits, 2 * multiprocessors) * (cdiv(tiles, splits) + 3)
+
+    def worth_its_merge(splits: int) -> bool:
+        return splits <= (cdiv(tiles, 2) if programs * splits <= multiprocessors else tiles // 4)
+
+    splits = min([1, *filter(worth_its_merge, range(2, 65))], key=steps)
+    if splits == 1 and 2 * multiprocessors < programs <= 3 * multiprocessors:
+        tile = tile._replace(block_n=min(tile.block_n, 32))  # one wave in place of two
+    return tile, splits
 
 
 def scratch_size(rows: int, heads: int, head_size: int, splits: int) -> int:
@@ -211,7 +235,7 @@ def paged_tree_attention(
     """Attends over the context and the rows of the tree, and writes `out`.
 
     Args:
-        splits: see `plan_splits`.
+        splits, tile: see `paged_plan`.
         scratch: at least `scratch_size(T, Hq, D, splits)` fp32 elements, contiguous; what it holds does not matter and
             means nothing afterwards. Not needed with one split.
         The others are those of `tree_attention`; all rows, the tree's too, are found through `block_table`.

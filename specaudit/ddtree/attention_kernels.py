@@ -93,11 +93,12 @@ def _packed_rows(tile, n, FIRST_ROW: tl.constexpr, GROUP: tl.constexpr, BLOCK_M:
 
 @triton.jit
 def _word(Words, row_offsets, live, first, words):
-    """The 32 bits from `first` on, of each row: [n] uint32. Bits past the last word are 0."""
-    at = first // WORD_BITS
-    low = tl.load(Words + row_offsets + at, mask=live & (at < words), other=0).to(tl.uint32, bitcast=True)
-    high = tl.load(Words + row_offsets + at + 1, mask=live & (at + 1 < words), other=0).to(tl.uint32, bitcast=True)
-    shift = first - at * WORD_BITS
+    """The 32 bits from `first` on, of each row: [n] uint32. Bits before the first word and past the last are 0."""
+    at = first >> 5  # rounds down below 0, too
+    low = tl.load(Words + row_offsets + at, mask=live & (at >= 0) & (at < words), other=0)
+    high = tl.load(Words + row_offsets + at + 1, mask=live & (at >= -1) & (at + 1 < words), other=0)
+    low, high = low.to(tl.uint32, bitcast=True), high.to(tl.uint32, bitcast=True)
+    shift = first & 31
     return (low >> shift) | ((high << 1) << (31 - shift))  # in two steps: a shift by 32 is undefined
 
 
@@ -116,13 +117,13 @@ def _ancestor_bits(Words, row_offsets, live, first, words, BLOCK_N: tl.constexpr
 @triton.jit
 def _attend(acc, top, total, q, k, v, visible, scale, MASKED: tl.constexpr, PRECISION: tl.constexpr):
     """One step of the online softmax, base 2: weighted values, maximum and sum of weights, one tile of keys on."""
-    s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+    s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     if MASKED:
         s = tl.where(visible, s, float("-inf"))
-    new_top = tl.maximum(top, tl.max(s, 1))
+    new_top = tl.maximum(top, tl.max(s, 1) * scale)
     safe = tl.where(new_top == float("-inf"), 0.0, new_top)  # nothing seen so far: -inf - -inf would be NaN
     shrink = tl.exp2(top - safe)
-    p = tl.exp2(s - safe[:, None])
+    p = tl.exp2(s * scale - safe[:, None])  # scaled here: one multiply-add per score
     total = total * shrink + tl.sum(p, 1)
     acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
     return acc, new_top, total

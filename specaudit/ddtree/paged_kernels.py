@@ -69,8 +69,7 @@ def paged_tree_attention_kernel(
 ):
     """Program (tile of rows, split, request x KV head).
 
-    The key tiles of a request are those of its context, then those of its tree, which starts a tile of its own so that
-    ancestor words stay aligned; a split takes an equal run of them.
+    The key tiles of a request run through its context and its tree alike; a split takes an equal run of them.
     """
     tile, split = tl.program_id(0), tl.program_id(1)
     kv_heads: tl.constexpr = HEADS // GROUP
@@ -87,9 +86,7 @@ def paged_tree_attention_kernel(
     scale_s, scale_v = _scales(QueryScale, KeyScale, ValueScale, scale, E4M3_QUERY, E4M3_CACHE)
 
     context = tl.load(ContextLens + b)
-    full_tiles = context // BLOCK_N
-    context_tiles = tl.cdiv(context, BLOCK_N)
-    tiles = context_tiles + tl.cdiv(seen, BLOCK_N)
+    full_tiles, tiles = context // BLOCK_N, tl.cdiv(context + seen, BLOCK_N)
     share = tl.cdiv(tiles, splits)
     begin, end = split * share, tl.minimum((split + 1) * share, tiles)
     table = Table + b * table_request
@@ -107,18 +104,17 @@ def paged_tree_attention_kernel(
             HEAD_SIZE, BLOCK_D, OPERAND, True,
         )  # fmt: skip
         acc, top, total = _attend(acc, top, total, q, k, v, every, scale_s, False, PRECISION)
-    for i in range(tl.maximum(begin, full_tiles), end):
-        in_context = i < context_tiles
-        first = tl.where(in_context, 0, (i - context_tiles) * BLOCK_N)
-        position = tl.where(in_context, i * BLOCK_N, context + first) + column
-        stored = position < tl.where(in_context, context, context + n)
+    for i in range(tl.maximum(begin, full_tiles), end):  # the end of the context, then the tree
+        position = i * BLOCK_N + column
+        stored = position < context + n
         block, offset = _slots(table, position, stored, BLOCK_SIZE)
         k, v = _load_kv(
             key_base, value_base, block, offset, stored, key_block, key_position, value_block, value_position,
             HEAD_SIZE, BLOCK_D, OPERAND, False,
         )  # fmt: skip
+        first = i * BLOCK_N - context  # the tile's first key as a row of the tree: below 0 in the context
         bits = _ancestor_bits(Ancestors + b * ancestors_request, row * ancestors_row, live, first, words, BLOCK_N)
-        visible = (bits | in_context) & stored[None, :]
+        visible = (bits | (position < context)[None, :]) & stored[None, :]
         acc, top, total = _attend(acc, top, total, q, k, v, visible, scale_s, True, PRECISION)
 
     seen_any = total > 0

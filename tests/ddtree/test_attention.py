@@ -409,14 +409,32 @@ def test_every_cut_gives_the_same(tile: attention.Tile, device: torch.device) ->
     assert_close(out, want, shape.dtype)
 
 
-def test_plan_splits_fills_the_device_and_stays_within_the_context() -> None:
-    tile = attention.Tile(128, 64, 8, 2)
-    plan = attention.plan_splits
-    assert plan(1, 8, 260, 1_000_000, tile, 132) == 17  # 3 tiles x 8 heads x 17 splits: three programs a multiprocessor
-    assert plan(1, 8, 260, 600, tile, 132) == 2  # a split of less than four tiles is not worth its merge
-    assert plan(1, 8, 260, 20, tile, 132) == 1
-    assert plan(32, 8, 260, 1_000_000, tile, 132) == 1
-    assert plan(1, 1, 2, 1_000_000, tile, 132) == 64
+@pytest.mark.parametrize(
+    ("requests", "nodes", "keys", "splits", "block_n"),
+    [
+        (1, 16, 317, 3, 64),  # two tiles a split, while every program has a multiprocessor of its own
+        (1, 64, 365, 3, 64),
+        (8, 16, 317, 1, 64),  # 128 programs: two splits of two tiles are not worth their merge
+        (8, 64, 365, 1, 32),  # 320 programs: one wave of narrow ones
+        (1, 16, 4117, 13, 64),
+        (1, 64, 4165, 6, 64),  # 240 programs are a wave; eight splits would be 320
+        (8, 16, 4117, 2, 64),
+        (8, 64, 4165, 3, 64),
+        (1, 64, 32833, 13, 64),
+        (32, 64, 1_000_000, 7, 64),  # 33.9 waves
+        (1, 0, 1_000_000, 33, 64),
+        (1, 64, 20, 1, 64),
+    ],
+)
+def test_paged_plan_fills_whole_waves(requests: int, nodes: int, keys: int, splits: int, block_n: int) -> None:
+    """On 132 multiprocessors with 32 query and 8 KV heads of 128; the fastest of those measured on an H200, or next to
+    it (benchmarks/ddtree_attention.py --only cuts)."""
+    tile, got = attention.paged_plan(requests, 8, 4 * (1 + nodes), keys, 132, 128, 2, 2)
+    assert (got, tile) == (splits, attention.Tile(64, block_n, 4, 2))
+
+
+def test_paged_plan_splits_at_most_64_ways() -> None:
+    assert attention.paged_plan(1, 1, 4, 1_000_000, 132, 128, 2, 2)[1] == 64
 
 
 def test_arguments_that_do_not_fit_are_refused(device: torch.device) -> None:
