@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 WRITING = threading.Lock()
+LEAST_PAIRS = 10  # of a ratio that is judged
 LATE = 90.0  # seconds: the first batches of an engine that compiles its kernels as they come take half a minute
 
 
@@ -127,6 +128,11 @@ class Report:
         verdict = {True: "ok  ", False: "MISS", None: "n/a "}[met]
         self.say(f"{verdict} {what}: {show(seen)} (wanted {wanted})")
         self._add("bars", {"what": what, "seen": seen, "wanted": wanted, "met": met})
+
+    def timed_bar(self, what: str, seen: float, wanted: str, met: bool, pairs: int, asked: int) -> None:
+        """A bar on a median of pairs: not measured where time ran out before there were ten, or as many as asked."""
+        enough = pairs >= min(LEAST_PAIRS, asked)
+        self.bar(what if enough else f"{what}, of {pairs} pairs alone", seen, wanted, met if enough else None)
 
     @property
     def missed(self) -> int:

@@ -82,15 +82,17 @@ def report(given: Setting, batch: int, speeds: dict[str, list[float]], lengths: 
         ratio, bound = median(ratios), lower_bound(ratios)
         rows.append([name, median(values), min(values), max(values), ratio, bound, lengths[name], len(values)])
         if name != "chain" and (best is None or ratio > best[1]):
-            best = (name, ratio, bound)
+            best = (name, ratio, bound, len(ratios))
     columns = ["arm", "tokens/s", "lowest", "highest", "ratio", "lower 95 %", "acceptance length", "pairs"]
     given.report.table(f"tokens per second, batch {batch}", columns, rows)
     given.report.keep(f"speeds, batch {batch}", speeds)
     if best is None or not judged:
         given.report.bar(f"batch {batch}: an arm with trees runs", int(best is not None), "1", best is not None)
-    elif batch == 1:
-        given.report.bar(f"batch 1, best N ({best[0]})", best[1], f">= {BATCH_1_WANTED}", best[1] >= BATCH_1_WANTED)
+        return
+    name, ratio, bound, pairs = best
+    if batch == 1:
+        what, wanted, met = f"best N ({name})", f">= {BATCH_1_WANTED}", ratio >= BATCH_1_WANTED
     else:
-        wanted = f"median >= {POLICY_WANTED}, bound {best[2]:.3f} >= {POLICY_BOUND}"
-        met = best[1] >= POLICY_WANTED and best[2] >= POLICY_BOUND
-        given.report.bar(f"batch {batch}, default policy", best[1], wanted, met)
+        what, wanted = "default policy", f"median >= {POLICY_WANTED}, bound {bound:.3f} >= {POLICY_BOUND}"
+        met = ratio >= POLICY_WANTED and bound >= POLICY_BOUND
+    given.report.timed_bar(f"batch {batch}, {what}", ratio, wanted, met, pairs, given.options.pairs)

@@ -385,3 +385,21 @@ def test_a_step_that_takes_too_long_is_followed_by_where_the_host_spends_it(
     assert rows[0]["function"] == "all of them"
     assert any("advance" in row["function"] for row in rows)
     assert all(row["chain"] >= 0 for row in rows)
+
+
+def test_a_ratio_of_a_few_pairs_is_judged_only_where_no_more_were_asked_for(engine: Any) -> None:
+    from engine.figures import Report
+
+    report = Report(None)
+    for pairs, asked in ((3, 30), (9, 10), (10, 30), (3, 3)):
+        report.timed_bar("speed", 1.2, ">= 1", True, pairs, asked)
+    assert [bar["met"] for bar in report.content["bars"]] == [None, None, True, True]
+    assert report.content["bars"][0]["what"] == "speed, of 3 pairs alone"
+    assert report.missed == 2
+
+
+def test_prefill_is_judged_before_the_other_load_takes_its_time(tmp_path: Path) -> None:
+    _, content, printed = rehearse(tmp_path, "suite", "--parts", "steps:prefill")
+    waiting, together = printed.index("prompts all waiting"), printed.index("prompts 2 at a time")
+    assert waiting < printed.index("prefill in mixed batches") < together
+    assert bars(content["steps:prefill"], "prefill in mixed batches")
