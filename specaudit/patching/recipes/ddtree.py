@@ -74,9 +74,9 @@ class DDTree(Recipe):
         EXACT_NOTE,
         'Steps that hold prompts, too, verify each tree\'s greedy chain, on the stock path; "mixed": "tree" beside the '
         "budget verifies the trees there, which pays where the GPU bounds a step.",
-        "Experimental. Run on an H200 (sm_90) with 0.33.0 and a small pair, temperature 0: acceptance length 3.40 (16 "
-        "nodes) and 3.91 (64) against 2.67 of the chain; with exact, all outputs equal the chain's at batch 1, 8 and "
-        "32; tokens per second 1.25 and 1.50 times the chain's at batch 1, 1.43 and 1.25 (16 nodes) at 8 and 32.",
+        "Experimental. Run on an H200 (sm_90) with 0.33.0 and a small pair, temperature 0: acceptance length 3.42 (16 "
+        "nodes) and 3.86 (64) against 2.67 of the chain; with exact, all outputs equal the chain's at batch 1, 8 and "
+        "32; tokens per second 1.24 to 1.50 times the chain's at batch 1 (64), 1.38 and 1.19 (16) at 8 and 32.",
         "Compiled for sm_80, sm_100 and sm_120, and not run there.",
     )
 
