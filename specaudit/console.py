@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
@@ -19,13 +18,13 @@ from typing import TYPE_CHECKING, get_args
 from specaudit import summary
 from specaudit.fleet import gpus
 from specaudit.hosts.shell import harmless, printable
+from specaudit.lines import WIDTH, Line, hanging
 from specaudit.model import Finding, Fleet, Path, Scan, Severity, Status
 from specaudit.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDTH = 80
 #: Statuses in the order in which they are told, with their style; the first ones are listed one by one.
 _STATUS: dict[Status, str | None] = {
     "present": "bold red",
@@ -147,7 +146,7 @@ def _machine(scan: Scan) -> tuple[str, str]:
     return gpus(scan) or "-", ", ".join(ways) or "-"
 
 
-def show_lines(lines: Iterable[tuple[str, str | None]]) -> None:
+def show_lines(lines: Iterable[Line]) -> None:
     """Prints lines on stdout, each with its style."""
     out = _Page()
     for text, style in lines:
@@ -361,16 +360,9 @@ class _Page:
         self.line(text, "bold underline")
 
     def entry(self, lead: str, text: str, style: str | None = None) -> None:
-        """A paragraph that hangs behind its lead; words stay whole, if need be by hanging less far."""
-        longest = max(map(len, printable(text).split()), default=0)
-        if longest > WIDTH - len(lead) and lead.strip():
-            self.line(lead.rstrip(), style)
-            lead = " " * max(4, WIDTH - longest)
-        wrapped = textwrap.wrap(printable(text), WIDTH - len(lead), break_long_words=False, break_on_hyphens=False) or [
-            ""
-        ]
-        for number, part in enumerate(wrapped):
-            self.line((lead if number == 0 else " " * len(lead)) + part, style)
+        """A paragraph that hangs behind its lead."""
+        for line, _ in hanging(lead, printable(text)):
+            self.line(line, style)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Columns as wide as their cells; the last one is wrapped into what is left of the line."""

@@ -330,12 +330,11 @@ def show(
 def recipes() -> None:
     """List the recipes."""
     from specaudit.console import show_lines
+    from specaudit.patching.present import recipe_lines
     from specaudit.patching.recipes.registry import recipes as known
 
     for recipe in known().values():
-        show_lines([(f"{recipe.name} {recipe.version}", "bold"), (f"  {recipe.summary}", None)])
-        show_lines((f"  repairs  {rule}", "dim") for rule in recipe.repairs)
-        show_lines((f"  note     {text}", "yellow") for text in recipe.notes)
+        show_lines(recipe_lines(recipe))
 
 
 @contextmanager

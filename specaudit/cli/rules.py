@@ -12,6 +12,7 @@ import typer
 
 from specaudit.cli.root import sub_app
 from specaudit.errors import Exit
+from specaudit.lines import hanging
 from specaudit.words import counted
 
 if TYPE_CHECKING:
@@ -32,11 +33,13 @@ Folders = Annotated[
 @app.command("list")
 def list_rules(rules: Folders = None) -> None:
     """Print severity, runners, id and title of every rule."""
-    from specaudit.console import show_table
+    from specaudit.console import show_lines
     from specaudit.ruling.store import rulebook
 
     found = rulebook(rules or ()).rules
-    show_table(("severity", "runner", "id", "title"), [(r.severity, r.runner, r.id, r.title) for r in found])
+    show_lines([(f"{'severity':<9} {'runner':<7} id", "dim")])
+    for r in found:
+        show_lines([(f"{r.severity:<9} {r.runner:<7} {r.id}", "bold"), *hanging("    ", r.title)])
 
 
 @app.command()
@@ -56,8 +59,6 @@ def show(
 
 
 def _manual(rule: Rule) -> Iterator[tuple[str, str | None]]:
-    import textwrap
-
     yield rule.title, "bold"
     yield f"{rule.severity}; {rule.runner}; {', '.join(rule.methods)}", "dim"
     parts = (
@@ -73,7 +74,7 @@ def _manual(rule: Rule) -> Iterator[tuple[str, str | None]]:
             yield "", None
             yield heading, "bold underline"
             for line in text.splitlines():
-                yield from ((part, None) for part in textwrap.wrap(line, 100, break_long_words=False) or [""])
+                yield from hanging("", line)
 
 
 @app.command("test")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from specaudit.lines import Line, hanging
 from specaudit.patching.client import Standing
 from specaudit.patching.diff import counts, difference
 from specaudit.patching.model import Change, Plan, Step
 from specaudit.patching.operations import Prepared, Verification
 from specaudit.patching.place import Surroundings
+from specaudit.patching.recipes.base import Recipe
 from specaudit.words import counted
 
-Line = tuple[str, str | None]
 #: Foreign files that are shown one by one.
 SHOWN = 12
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
@@ -39,20 +40,30 @@ def plan_lines(place: str, prepared: Prepared, *, diffs: bool = True) -> Iterato
             yield from _diff(change)
     yield from _around(prepared.surroundings)
     for note in plan.notes:
-        yield f"note: {note}", "yellow"
+        yield from hanging("note: ", note, "yellow")
 
 
 def _step(step: Step) -> Iterator[Line]:
     yield "", None
     yield f"{step.recipe} {step.version}", "bold underline"
-    yield f"  {step.summary}", None
+    yield from hanging("  ", step.summary)
     for flip in step.flips:
         yield f"  repairs  {flip.rule}  ({flip.before} -> {flip.after})", "green"
     for change in step.changes:
         for anchor in change.anchors:
             yield f"  anchor   {anchor.path}:{anchor.line}  {anchor.text}", "dim"
     for note in step.notes:
-        yield f"  note     {note}", "yellow"
+        yield from hanging("  note     ", note, "yellow")
+
+
+def recipe_lines(recipe: Recipe) -> Iterator[Line]:
+    """What a recipe is for."""
+    yield f"{recipe.name} {recipe.version}", "bold"
+    yield from hanging("  ", recipe.summary)
+    for rule in recipe.repairs:
+        yield f"  repairs  {rule}", "dim"
+    for note in recipe.notes:
+        yield from hanging("  note     ", note, "yellow")
 
 
 def _diff(change: Change) -> Iterator[Line]:
@@ -90,7 +101,7 @@ def standing_lines(place: str, standing: Standing, foreign: Mapping[str, str] | 
     others = list((foreign or {}).items())
     yield f"{place}: {state_word(standing, foreign)}", "bold"
     for application in standing.applied:
-        yield f"  {application['recipe']} {application['version']}  {application.get('summary', '')}", None
+        yield from hanging(f"  {application['recipe']} {application['version']}  ", application.get("summary", ""))
     pending = standing.pending
     if pending is not None:
         yield f"  an {'apply' if pending['op'] == 'apply' else 'undo'} was interrupted; take it back with revert", "red"
@@ -117,14 +128,14 @@ def verification_lines(place: str, found: Verification) -> Iterator[Line]:
     """The outcome of a verification."""
     word = "verified" if found.recipes else "clean, there is no change to verify"
     yield f"{place}: {'NOT as promised' if found.problems else word}", "bold"
-    yield f"  recipes   {', '.join(found.recipes) or 'none'}", None
-    yield f"  repaired  {', '.join(found.repaired) or 'no finding'}", None
+    yield from hanging("  recipes   ", ", ".join(found.recipes) or "none")
+    yield from hanging("  repaired  ", ", ".join(found.repaired) or "no finding")
     imported = f", {found.imported} imported" if found.imported else ""
     yield f"  checked   {counted(found.compiled, 'file')} compiled{imported} by {found.python}", None
     for problem in found.problems:
-        yield f"  problem   {problem}", "red"
+        yield from hanging("  problem   ", problem, "red")
     if found.advice:
-        yield f"  try       {found.advice}", "yellow"
+        yield from hanging("  try       ", found.advice, "yellow")
 
 
 def outcome(plan: Plan) -> str:

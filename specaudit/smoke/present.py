@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from specaudit.smoke.results import Check, Numbers, Thresholds, equality, not_run_on, numbers, verdict
+from specaudit.lines import Line, hanging
+from specaudit.smoke.results import Numbers, Thresholds, equality, not_run_on, numbers, verdict
 from specaudit.words import counted
 
-Line = tuple[str, str | None]
 #: Divergences that are shown; the document holds all.
 SHOWN = 5
 
@@ -56,41 +56,48 @@ def lines(
     yield target, "bold"
     versions = ", ".join(f"{name} {value}" for name, value in first.get("versions", {}).items())
     gpus = ", ".join(f"{count} x {name}" for name, count in first.get("gpus", {}).items())
-    yield f"  {versions}", None
-    yield f"  {gpus or 'no GPU'}", None
+    yield from hanging("  ", versions)
+    yield from hanging("  ", gpus or "no GPU")
     yield "", None
     rows = numbers(results)
     yield from _table(rows)
     yield from _positions(rows)
     for mode, result in results.items():
         for role, name in result.get("ran", {}).items():
-            yield f"  {mode}: {role} {name}", "dim"
+            yield from hanging(f"  {mode}: ", f"{role} {name}", "dim")
         yield from _divergences(results, mode)
     if earlier is not None:
         yield from _compared(rows, earlier)
     yield "", None
     for check in verdict(results, asked):
-        yield _check(check)
+        style = "green" if check.passed else "bold red"
+        yield from hanging(f"  {'ok  ' if check.passed else 'FAIL'}  ", f"{check.name}: {check.text}", style)
     missing = not_run_on(first)
     if missing:
-        yield f"  says nothing about {', '.join(missing)}: compiled for, not run on", "yellow"
+        yield from hanging("  ", f"says nothing about {', '.join(missing)}: compiled for, not run on", "yellow")
 
 
 def _table(rows: Sequence[Numbers]) -> Iterator[Line]:
-    names = "".join(f"{name:>9}" for name in ("drafts", "drafted", "accepted", "emitted"))
-    yield f"  {'mode':<8}{'batch':>6}{names}{'length':>8}{'step ms':>9}{'tok/s':>10}", "dim"
+    cells: list[tuple[str, ...]] = [
+        ("mode", "batch", "drafts", "drafted", "accepted", "emitted", "length", "step ms", "tok/s")
+    ]
     for row in rows:
         length = f"{row.acceptance_length:.3f}" if row.acceptance_length is not None else "-"
         step = f"{row.step_ms:.2f}" if row.step_ms is not None else "-"
-        counts = f"{row.drafts:>9}{row.drafted:>9}{row.accepted:>9}{row.emitted:>9}"
-        yield f"  {row.mode:<8}{row.batch:>6}{counts}{length:>8}{step:>9}{row.tokens_per_second:>10.1f}", None
+        counts = (str(n) for n in (row.batch, row.drafts, row.drafted, row.accepted, row.emitted))
+        cells.append((row.mode, *counts, length, step, f"{row.tokens_per_second:.1f}"))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for number, (mode, *rest) in enumerate(cells):
+        columns = "".join(f" {cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True))
+        yield f"  {mode:<{widths[0]}}{columns}", "dim" if number == 0 else None
 
 
 def _positions(rows: Sequence[Numbers]) -> Iterator[Line]:
     for row in rows:
         if row.per_position:
-            shown = " ".join(f"{part:.2f}" for part in row.per_position)
-            yield f"  {row.mode}, batch {row.batch}, accepted by position: {shown}", None
+            deepest = max((at for at, part in enumerate(row.per_position, 1) if part), default=1)  # a tree has N slots
+            shown = " ".join(f"{part:.2f}" for part in row.per_position[:deepest])
+            yield from hanging("  ", f"{row.mode}, batch {row.batch}, accepted by position: {shown}")
 
 
 def _divergences(results: Mapping[str, Mapping[str, Any]], mode: str) -> Iterator[Line]:
@@ -115,11 +122,4 @@ def _compared(rows: Sequence[Numbers], earlier: Mapping[str, Any]) -> Iterator[L
         was, now = old["acceptance_length"], row.acceptance_length
         length = f"acceptance length {was:.3f} -> {now:.3f}, " if was is not None and now is not None else ""
         speed = f"tokens/s {old['tokens_per_second']:.1f} -> {row.tokens_per_second:.1f}"
-        yield f"  {row.mode}, batch {row.batch}, before -> now: {length}{speed}", "bold"
-
-
-def _check(check: Check) -> Line:
-    return (
-        f"  {'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.text}",
-        "green" if check.passed else "bold red",
-    )
+        yield from hanging("  ", f"{row.mode}, batch {row.batch}, before -> now: {length}{speed}", "bold")

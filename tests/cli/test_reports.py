@@ -272,7 +272,13 @@ def test_a_file_that_is_no_scan_document(program: Program, tmp_path: Path) -> No
 def test_rules_list_and_show(program: Program) -> None:
     listed = program("rules", "list")
     assert listed.code == 0
-    assert len(listed.out.splitlines()) == len(rulebook().rules) + 1
+    lines = listed.out.splitlines()
+    assert [line.split()[-1] for line in lines[1:] if line[0] != " "] == [rule.id for rule in rulebook().rules]
+    assert [line for line in lines if len(line) > 80] == []
+    assert lines[1:3] == [
+        "high      v1+v2   all-kv-groups-flagged-eagle",
+        "    Every KV group is treated as an EAGLE group when none is marked as one",
+    ]
     shown = program("rules", "show", "v2-runner-default")
     for text in ("What you see", "What to do", "References", "present:", "examples:"):
         assert text in shown.out

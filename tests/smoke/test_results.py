@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from specaudit.smoke.modes import NEEDS, arguments
+from specaudit.smoke.present import lines
 from specaudit.smoke.results import Divergence, Thresholds, equality, not_run_on, numbers, verdict
 from specaudit.smoke.runner import counted, positions, scheduled_drafts
 
@@ -25,6 +26,19 @@ def test_acceptance_length_counts_the_bonus() -> None:
     assert row.acceptance_length == 2.7
     assert row.per_position == (0.9, 0.5, 0.3)
     assert (row.step_ms, row.tokens_per_second) == (10.0, 20.0)
+
+
+def test_the_table_fits_80_columns_and_depths_that_no_tree_reached_are_left_out() -> None:
+    big = {"drafts": 200_000, "drafted": 12_800_000, "accepted": 400_000, "emitted": 600_000, "seconds": 1.0}
+    long = result([[1]], **big, per_position=[200_000, 100_000, 0, 50_000, *[0] * 60])
+    said = [text for text, _ in lines("gpu1", {"none": result([[1]]), "ddtree-exact": long}, Thresholds())]
+    assert [text for text in said if len(text) > 80] == []
+    head, none, tree = said[4:7]
+    assert head.split() == [
+        "mode", "batch", "drafts", "drafted", "accepted", "emitted", "length", "step", "ms", "tok/s",
+    ]  # fmt: skip
+    assert len(none) == len(tree) == len(head)
+    assert "  ddtree-exact, batch 1, accepted by position: 1.00 0.50 0.00 0.25" in said
 
 
 def test_repeats_are_summed_and_speeds_are_medians() -> None:
