@@ -250,7 +250,7 @@ def _document_of(target: Target, snapshot: Snapshot, servers: tuple[Server, ...]
         with unexpected("could not be classified"):
             made = classify(snapshot)
             unopened = _watched(snapshot, made) - {failure.path for failure in made.errors}
-            made = replace(made, errors=(*made.errors, *broken(Index(snapshot), unopened)))
+            made = replace(made, errors=(*made.errors, *broken(Index(snapshot), unopened), *_empty(made)))
     except FaultError as bad:
         made = replace(made, errors=(*made.errors, _failure(bad)))
     if judge is not None:
@@ -279,6 +279,12 @@ def _document_of(target: Target, snapshot: Snapshot, servers: tuple[Server, ...]
         not_looked=not_looked,
         errors=tuple(dict.fromkeys((*snapshot.errors, *more))),
     )
+
+
+def _empty(made: Audit) -> Iterator[Failure]:
+    """Where there is nothing to audit: a gate must not take a part of an engine for a clean one."""
+    if not (made.runners or made.proposers or made.verifiers):
+        yield Failure("", "no runner, proposer or verifier was found: name the folder that holds the whole engine")
 
 
 def _watched(snapshot: Snapshot, made: Audit) -> set[str]:

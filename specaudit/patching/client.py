@@ -53,11 +53,11 @@ class FileState:
 
     @property
     def word(self) -> str:
-        """patched | original | changed | missing."""
-        if self.now == self.expected:
-            return "patched" if self.expected != self.original else "original"
+        """patched | original | absent | changed | missing; absent: a patch's own file, and it is not there (yet)."""
+        if self.now == self.expected and self.expected != self.original:
+            return "patched"
         if self.now == self.original:
-            return "original"
+            return "absent" if self.now is None else "original"
         return "missing" if self.now is None else "changed"
 
 

@@ -148,3 +148,13 @@ def test_another_engine_that_lies_there_too_is_said(
     assert run(["scan", f"dir:{tree}", "--no-rules", "--json"]) == 0
     items = {item["what"]: item["why"] for item in json.loads(capfd.readouterr().out)["not_looked"]}
     assert "--engine" in items["sglang 0.5.9"]
+
+
+def test_a_folder_without_anything_to_audit_is_no_clean_engine(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "part/vllm/core").mkdir(parents=True)
+    (tmp_path / "part/vllm/__init__.py").touch()
+    assert run(["scan", f"dir:{tmp_path / 'part'}"]) == 3
+    said = " ".join(capfd.readouterr().out.split())
+    assert "no runner, proposer or verifier was found: name the folder that holds the whole engine" in said

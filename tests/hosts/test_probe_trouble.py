@@ -28,13 +28,34 @@ from specaudit.targets import parse
 from tests.hosts.machines import looking, make_environment, site_of
 from tests.hosts.test_probe import ENGINES, SOURCE
 
+VERIFIER = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def accept_kernel(Out, Drafts, Targets, count):
+    rejected = False
+    for at in range(count):
+        if not rejected:
+            draft = tl.load(Drafts + at)
+            target = tl.load(Targets + at)
+            tl.store(Out + at, target)
+            if draft != target:
+                rejected = True
+
+
+def accept(out, drafts, targets):
+    accept_kernel[(1,)](out, drafts, targets, len(drafts))
+"""
 SERVE = ["/usr/bin/python3", "/usr/local/bin/vllm", "serve", "m"]
 
 
 @pytest.fixture(scope="module")
 def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with vLLM 0.30.0; its interpreter."""
-    return make_environment(tmp_path_factory.mktemp("machine") / "venv", SOURCE, "0.30.0")
+    """An environment with a vLLM in which there is something to audit; its interpreter."""
+    source = {**SOURCE, "vllm/v1/sample/rejection_sampler.py": VERIFIER}
+    return make_environment(tmp_path_factory.mktemp("machine") / "venv", source, "0.30.0")
 
 
 def process(folder: Path, argv: list[str], environ: bytes = b"", pid: int = 77) -> Looking:

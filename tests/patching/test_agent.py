@@ -18,7 +18,7 @@ import pytest
 
 from specaudit.errors import IntegrityError, PatchError
 from specaudit.patching.agent_store import Store
-from specaudit.patching.client import AgentClient
+from specaudit.patching.client import AgentClient, FileState
 from tests.patching import tree
 from tests.patching.conftest import agent_of
 
@@ -317,10 +317,29 @@ def test_a_reinstalled_engine_is_told_apart_and_forgotten(site: Path, agent: Age
     saved.rename(site / "vllm")
     status = agent.status()
     assert status.state == "patched"
-    assert {f.word for f in status.drifted} == {"original"}
+    assert {f.word for f in status.drifted} == {"original", "absent"}  # absent: what the patch had added
     assert agent.forget() == ("demo",)
     assert agent.status().state == "clean"
     assert not (site / ".specaudit-vllm").exists()
+
+
+@pytest.mark.parametrize(
+    ("now", "original", "expected", "word"),
+    [
+        ("b", "a", "b", "patched"),
+        ("a", "a", "b", "original"),
+        ("c", "a", "b", "changed"),
+        (None, "a", "b", "missing"),
+        ("b", None, "b", "patched"),
+        (None, None, "b", "absent"),
+        ("c", None, "b", "changed"),
+        ("a", "a", "a", "original"),
+        ("c", "a", "a", "changed"),
+        (None, None, None, "absent"),
+    ],
+)
+def test_a_file_has_one_word(now: str | None, original: str | None, expected: str | None, word: str) -> None:
+    assert FileState("vllm/a.py", now, original, expected).word == word
 
 
 # --- disks and permissions ------------------------------------------------------------------------------------------
