@@ -125,7 +125,9 @@ def write(path: Path, data: bytes) -> None:
             os.unlink(scratch)
             raise
     except OSError as bad:
-        raise UsageError(f"{path} cannot be written: {bad.strerror}.", "Check the folder after --output.") from bad
+        raise UsageError(
+            f"{path} cannot be written: {bad.strerror}.", f"Look at {path.parent}: it must be there, and open to you."
+        ) from bad
 
 
 def json_schema(kind: type[Scan] | type[Run]) -> dict[str, Any]:
