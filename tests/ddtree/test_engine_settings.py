@@ -39,6 +39,17 @@ def engine(budget: int = 16, seqs: int = 32, **ddtree: Any) -> SimpleNamespace:
     )  # fmt: skip
 
 
+def test_more_positions_than_a_tree_is_built_for_are_refused_and_nodes_are_none_of_them() -> None:
+    long = engine(64)
+    long.speculative_config.num_speculative_tokens = 33
+    with pytest.raises(ValueError, match="more than 32 draft tokens: lower num_speculative_tokens"):
+        install(long)
+    whole = engine(64)
+    install(whole)
+    assert whole.speculative_config.num_speculative_tokens == 64
+    install(whole)  # a copy of the configuration runs it again
+
+
 REFUSED: list[tuple[str, str, Any, str]] = [
     ("both", "speculative_config.method", "eagle3", "use method dflash"),
     ("both", "speculative_config.draft_model_config.architectures", ["DFlash2Model"], "use its chain"),

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..layout import MAX_HORIZON, MAX_NODES
+
 KEY = "ddtree"
 V1_MAX_BUDGET = 128  # MAX_SPEC_LEN of its sampler
 CONFIG_NAMES = ("budget", "max_batch", "chain_max_batch", "mixed", "spine", "depth_bonus", "exact")
@@ -94,7 +96,7 @@ def _parsed(section: Any) -> dict[str, Any]:
 
 def _whole(section: dict[str, Any], name: str, default: int, least: int = 0) -> int:
     """A whole number; of nodes where it is `budget` or `spine`, of requests elsewhere."""
-    value, most = section.get(name, default), 512 if name in ("budget", "spine") else None
+    value, most = section.get(name, default), MAX_NODES if name in ("budget", "spine") else None
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         limits = f"from {least} to {most}" if most is not None else f"of at least {least}"
         raise ValueError(f"ddtree: {name} must be a whole number {limits}, got {value!r}")
@@ -174,6 +176,8 @@ def install(vllm_config: Any, runner: str = "v2") -> None:
     reasons = refusals(vllm_config, runner)
     if runner == "v1" and settings.budget > V1_MAX_BUDGET:
         reasons.append(f"the V1 sampler takes at most {V1_MAX_BUDGET} nodes: lower the budget")
+    if not settings.horizon and (vllm_config.speculative_config.num_speculative_tokens or 0) > MAX_HORIZON:
+        reasons.append(f"more than {MAX_HORIZON} draft tokens: lower num_speculative_tokens")
     if runner == "v1" and "mixed" in vllm_config.additional_config[KEY]:
         reasons.append("on V1, steps with prompts verify trees, too: leave mixed out")
     if reasons:
