@@ -17,6 +17,7 @@ import pytest
 from support.index import Index, serving
 from support.wheels import part_of_release, wheel_bytes
 
+from specaudit import document
 from specaudit.cli import run
 
 
@@ -320,7 +321,24 @@ def test_a_cache_that_cannot_be_used_is_said_once_and_the_scan_is_made(
 
 def test_an_output_that_cannot_be_written(specaudit: Callable[..., Said], tree: Path) -> None:
     said = specaudit("scan", f"dir:{tree}", "--no-rules", "--output", "/dev/null/x.json")
-    assert (said.code, "cannot be written" in said.err) == (2, True)
+    assert (said.code, said.out) == (2, ""), "it is told before the work"
+    assert "cannot be written" in said.err
+
+
+def test_an_output_that_cannot_be_written_any_more_hides_no_result(
+    specaudit: Callable[..., Said], tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    encode = document.encode
+    monkeypatch.setattr(document, "encode", lambda scans: (folder.rmdir(), encode(scans))[1])
+    scan = ("scan", f"dir:{tree}", "--no-rules", "--brief", "--expect", "runner=v2", "--output", f"{folder}/x")
+    said = specaudit(*scan)
+    assert (said.code, "cannot be written" in said.err, "runner" in said.err) == (2, True, True)
+    assert said.out.startswith("vllm")
+    (tree / "vllm/config/bad.py").symlink_to("nowhere.py")
+    folder.mkdir()
+    assert specaudit(*scan).code == 3
 
 
 @pytest.mark.parametrize("form", [[], ["--json"], ["--brief"]])
