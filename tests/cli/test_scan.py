@@ -145,6 +145,37 @@ def test_one_method_can_be_shown_alone(specaudit: Callable[..., Said], release: 
     assert (wrong.code, "telepathy" in wrong.err, "dflash" in wrong.err) == (2, True, True)
 
 
+@pytest.mark.parametrize(
+    ("method", "verdict", "sentence"),
+    [
+        ("dflash", "none", "no tree is drafted;"),
+        ("ngram", "none", "no tree is drafted;"),
+        ("mtp", "none", "no tree is drafted;"),  # its class drafts one, for others
+        ("eagle", "static", "a static tree is drafted only if attention_config.backend is TREE_ATTN"),
+    ],
+)
+def test_the_answers_about_trees_are_those_of_the_method(
+    specaudit: Callable[..., Said], release: Callable[[str], Path], method: str, verdict: str, sentence: str
+) -> None:
+    scan = ("scan", f"dir:{release('0.20.1')}", "--no-rules", "--method", method)
+    said = specaudit(*scan)
+    assert sentence in " ".join(said.out.split())
+    assert f"is a tree drafted? {verdict}\n" in said.out
+    assert ("tree-static" in said.out) == (verdict == "static")
+    made = specaudit(*scan, "--json").document
+    drafting, proposers = made["tree"]["drafting"], made["proposers"]
+    assert (drafting["verdict"], drafting["evidence"] == []) == (verdict, verdict == "none")
+    if verdict == "none":
+        assert drafting["searched"]["looked_at"] == len(proposers)
+        assert drafting["searched"]["files"] >= len({proposer["path"] for proposer in proposers})
+    else:
+        assert any("speculative_token_tree" in line["text"] for line in drafting["evidence"])
+    assert made["tree"]["attention"]["verdict"] == "static"
+    assert made["tree"]["verification"]["searched"]["looked_at"] == len(made["verifiers"])
+    expected = specaudit(*scan, "--brief", "--expect", f"tree-drafting={verdict}")
+    assert expected.code == 0
+
+
 def test_a_method_of_an_engine_whose_paths_are_not_drawn_is_shown_alone(
     specaudit: Callable[..., Said], release: Callable[[str], Path]
 ) -> None:
