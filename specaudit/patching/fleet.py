@@ -114,13 +114,13 @@ def apply_all(
     def one(p: Planned) -> Applied:
         if p.prepared is None or p.error is not None:
             return Applied(p.target, error=p.error)
-        return _one(p.target, p.prepared.plan, open_place, imports, journals)
+        return _one(p.target, p.prepared, open_place, imports, journals)
 
     return _each(one, planned)
 
 
-def _one(target: Target, plan: Plan, open_place: Open, imports: bool, journals: Path | None) -> Applied:
-    notes: tuple[str, ...] = ()
+def _one(target: Target, prepared: Prepared, open_place: Open, imports: bool, journals: Path | None) -> Applied:
+    plan, notes = prepared.plan, tuple[str, ...]()
     try:
         if plan.steps:
             with open_place(target) as place:
@@ -137,24 +137,29 @@ def _one(target: Target, plan: Plan, open_place: Open, imports: bool, journals: 
         error = bad
     if not plan.steps:
         return Applied(target, notes=notes, error=error)
-    return _reverted(target, plan, open_place, error, notes, journals)
+    return _reverted(target, prepared, open_place, error, notes, journals)
 
 
 def _reverted(
-    target: Target, plan: Plan, open_place: Open, error: SpecauditError, notes: tuple[str, ...], journals: Path | None
+    target: Target,
+    prepared: Prepared,
+    open_place: Open,
+    error: SpecauditError,
+    notes: tuple[str, ...],
+    journals: Path | None,
 ) -> Applied:
     try:
         with open_place(target) as place:
             if place.client is None:  # nothing can be changed there, so nothing was
                 return Applied(target, None, notes, error)
             standing = place.agent().status()
-            ours = [step.recipe for step in plan.steps if step.recipe in standing.recipes]
+            ours = [step.recipe for step in prepared.plan.steps if step.recipe in standing.recipes]
             if ours or standing.state == "interrupted":
                 _, more = take_back(place, ours, journals)
                 return Applied(target, None, (*notes, *more), error, reverted=True)
             return Applied(target, None, notes, error)
     except SpecauditError as bad:
-        left = f"{target.spec} could not be taken back: {bad.message} Run: specaudit patch revert {target.spec}"
+        left = f"{target.spec} could not be taken back: {bad.message} Run: specaudit patch revert {prepared.asked}"
         return Applied(target, None, (*notes, left), error)
 
 

@@ -32,11 +32,12 @@ IMPORT_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A plan for one place, what stands there, and what it touches beside its files."""
+    """A plan for one place, what stands there, what it touches beside its files, and how the place was asked for."""
 
     plan: Plan
     standing: Standing | None
     surroundings: Surroundings
+    asked: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +71,22 @@ def prepare(place: Place, recipes: Sequence[Recipe]) -> Prepared:
     snapshot = place.snapshot()
     with _PARSING:
         made = plan(snapshot, recipes, versions, all_recipes())
-    return Prepared(made, standing, place.surroundings(made.paths) if made.steps else Surroundings())
+    around = place.surroundings(made.paths) if made.steps else Surroundings()
+    return Prepared(made, standing, around, place.asked)
 
 
 def _sound(place: Place, standing: Standing) -> None:
     where = place.target.spec
     if standing.state == "interrupted":
         raise PatchError(
-            f"{where}: an earlier change was interrupted.", f"Undo it first: specaudit patch revert {where}."
+            f"{where}: an earlier change was interrupted.", "Undo it first: specaudit patch revert TARGET."
         )
     if standing.state == "busy":
         raise PatchError(f"{where}: another specaudit is changing this engine now.", "Wait until it has finished.")
     if standing.drifted:
         files = ", ".join(f"{f.path} ({f.word})" for f in standing.drifted)
         raise PatchError(
-            f"{where}: patched files have changed since: {files}.", f"Look at specaudit patch status {where}."
+            f"{where}: patched files have changed since: {files}.", "Look at specaudit patch status TARGET."
         )
 
 
