@@ -101,7 +101,7 @@ def try_rules(
     from specaudit.cache import folder as cache_folder
     from specaudit.console import note, show_lines
     from specaudit.ruling.store import Rulebook, rulebook
-    from specaudit.ruling.trials import examples, mutations
+    from specaudit.ruling.trials import examples, mutations, strangers
 
     book = rulebook((folder,), packaged=False) if folder is not None else rulebook()
     rules, wrong = book.read()
@@ -111,9 +111,11 @@ def try_rules(
     trials: list[Trial] = []
     with Cache(cache_folder()) as cache, ExitStack() as stack:
         trees = [_index(spec, good, cache, stack) for spec in tree or ()]
+        methods = _methods(index for _, index in trees)
         for rule in rules:
             trials += examples(rule)
             trials += mutations(rule, trees)
+            trials += strangers(rule, methods.get(rule.engine, ()))
     style = {"failed": "bold red", "skipped": "dim", "passed": None}
     shown = [t for t in trials if verbose or t.outcome == "failed"]
     show_lines(
@@ -132,6 +134,18 @@ def _reasons(trials: Iterable[Trial]) -> Iterator[str]:
     found = Counter(trial.reason for trial in trials if trial.outcome == "skipped")
     if found:
         yield "skipped: " + ", ".join(f"{number} because {reason}" for reason, number in found.most_common())
+
+
+def _methods(trees: Iterable[Index]) -> dict[str, set[str]]:
+    """Per engine, the methods that the configuration of any of the trees names."""
+    from specaudit.scan import classify, computing
+
+    found: dict[str, set[str]] = {}
+    with computing():
+        for index in trees:
+            runners = classify(index.snapshot).runners
+            found.setdefault(index.snapshot.engine.name, set()).update(runner.method for runner in runners)
+    return found
 
 
 def _index(spec: str, book: Rulebook, cache: Cache, stack: ExitStack) -> tuple[str, Index]:

@@ -14,7 +14,7 @@ from specaudit.classify.conditions import holds
 from specaudit.model import Condition, Finding, Hop, HopKind, Path
 
 #: In a rule's list of methods: every method.
-_EVERY = "all"
+EVERY = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def _objections(
     finding: Finding, needs: tuple[Condition, ...], configuration: Configuration
 ) -> Iterator[tuple[str, Hop | None]]:
     paths = configuration.paths
-    if _EVERY not in finding.methods and configuration.method not in finding.methods:
+    if EVERY not in finding.methods and configuration.method not in finding.methods:
         concerned = ", ".join(finding.methods)
         hop = _naming(configuration.method, paths) or _hop(paths, "proposer", "config")
         yield f"it concerns {concerned}, and the method is {configuration.method}", hop

@@ -23,9 +23,11 @@ from specaudit.model import (
 )
 from specaudit.ruling.evaluate import judge
 from specaudit.ruling.places import Ground
+from specaudit.ruling.reach import EVERY
 from specaudit.ruling.rule import Edit, Example, Mutation, Rule
 from specaudit.ruling.shapes import find_all
 from specaudit.snapshot import Snapshot
+from specaudit.words import meant
 
 if TYPE_CHECKING:
     from ast_grep_py import SgNode
@@ -96,6 +98,19 @@ def mutations(rule: Rule, trees: Iterable[tuple[str, Index]]) -> Iterator[Trial]
             yield Trial(rule.id, what, "skipped", none)
         for name, index in dict(fitting[:1] + fitting[-1:]).items():
             yield _mutated(rule, mutation, f"{what} on {name}", index)
+
+
+def strangers(rule: Rule, methods: Iterable[str]) -> Iterator[Trial]:
+    """A method of the rule that is none of ``methods`` (of all trees of its engine): a slip, or it is older or newer.
+
+    A finding of such a method would be ruled out for every configuration, and nobody would see it.
+    """
+    known = set(methods)
+    for method in rule.methods:
+        if known and method not in (EVERY, *known):
+            why = f"no tree given has the method {method}"
+            near = meant(method, known)
+            yield Trial(rule.id, f"{rule.name} methods", "skipped", f"{why} ({near})" if near else why)
 
 
 def _changes(mutation: Mutation, index: Index) -> dict[str, str]:

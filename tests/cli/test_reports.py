@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -333,6 +334,19 @@ def test_rules_test_tells_in_one_line_why_something_was_skipped(program: Program
     )
     none = program("rules", "test", tmp_path / "rules")
     assert none.out == "1 rule: 2 passed, 0 failed, 3 skipped\nskipped: 3 because no --tree is given\n"
+
+
+def test_rules_test_tells_a_method_that_no_tree_has(program: Program, release: Release, tmp_path: Path) -> None:
+    document = re.sub("(?m)^methods: .*", "methods: [eagle3, eagel, ngram]", MY_RULE)
+    (tmp_path / "my-rule.yaml").write_text(document)
+    said = program("rules", "test", tmp_path, "--tree", f"dir:{release('0.20.1')}")
+    counts, reasons = said.out.splitlines()
+    assert (said.code, counts) == (0, "1 rule: 2 passed, 0 failed, 1 skipped")
+    assert reasons == "skipped: 1 because no tree given has the method eagel (Did you mean eagle?)"
+    named = program("rules", "test", tmp_path, "--tree", f"dir:{release('0.20.1')}", "-v")
+    assert "my-rule.yaml methods: no tree given has the method eagel" in named.out
+    elsewhere = program("rules", "test", tmp_path, "--tree", f"dir:{release('sglang==0.5.9')}")
+    assert "no tree given has the method" not in elsewhere.out, "it is about another engine"
 
 
 def test_rules_test_finds_what_can_never_match(program: Program, tmp_path: Path) -> None:
