@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from specaudit.errors import PatchError, UsageError
 
 if TYPE_CHECKING:
-    from git import Repo
+    from git import BaseIndexEntry, Repo
 
 
 #: Whatever the user's own configuration says (signing, hooks, a pager) is not for this history.
@@ -170,10 +170,21 @@ class Journal:
         tracked = {str(path) for path, _ in repository.index.entries}
         if tracked - present:
             repository.index.remove(sorted(tracked - present))
-        repository.index.add(sorted(present))
+        repository.index.add([_stored(repository, self.path / path, path) for path in sorted(present)])
         who = Actor("specaudit", "specaudit@localhost")
         message = subject + (f"\n\n{body}" if body else "")
         repository.index.commit(message, author=who, committer=who, skip_hooks=True)
+
+
+def _stored(repository: Repo, file: Path, path: str) -> BaseIndexEntry:
+    """A file as an entry of the index. Of a mere path GitPython makes one in another working directory, which is the
+    whole process's: journals of other targets are written at the same time, and targets may be relative paths."""
+    from git import BaseIndexEntry
+    from gitdb import IStream
+
+    with file.open("rb") as stream:
+        stored = repository.odb.store(IStream("blob", file.stat().st_size, stream))
+    return BaseIndexEntry((0o100644, stored.binsha, 0, path))
 
 
 def _entry(commit: Any) -> Entry:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,31 @@ def test_the_users_git_configuration_is_not_for_the_journal(tmp_path: Path, monk
     assert (journal.path.stat().st_mode & 0o777) == 0o700
     with pytest.raises(PatchError, match="outside the engine"):
         journal.record("evil", files={"../../x": b""})
+
+
+def test_journals_that_are_written_at_the_same_time_leave_the_working_directory_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def moved(path: object) -> None:
+        raise AssertionError(f"the whole process went to {path}")
+
+    def record(number: int) -> Journal:
+        journal = Journal(f"gpu{number}", "/site/.specaudit-vllm", "vllm", tmp_path / "j")
+        for text in (b"a", b"b", b"a"):
+            journal.record("applied: x", files={"vllm/a.py": text * (1 + number)})
+        return journal
+
+    monkeypatch.setattr(os, "chdir", moved)
+    with ThreadPoolExecutor(8) as pool:
+        for number, journal in enumerate(pool.map(record, range(8))):
+            assert journal.contents("files") == {"vllm/a.py": b"a" * (1 + number)}
+            assert len(journal.entries()) == 3
+            fsck = subprocess.run(["git", "-C", str(journal.path), "fsck", "--strict"], capture_output=True, text=True)
+            assert fsck.returncode == 0, fsck.stderr
+            clean = subprocess.run(
+                ["git", "-C", str(journal.path), "status", "--porcelain"], capture_output=True, text=True
+            )
+            assert clean.stdout == ""
 
 
 def test_a_journal_that_cannot_be_kept_is_a_note_and_the_change_stands(
