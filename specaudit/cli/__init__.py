@@ -113,9 +113,9 @@ def _run(argv: Sequence[str]) -> int:
     except typer.TyperException as bad:
         _complain(bad.format_message(), _help_hint(bad))
         return Exit.ERROR
-    except typer.Abort:  # the user declined at a prompt, or closed its input
-        _complain("Nothing was done.", "")
-        return Exit.CLEAN
+    except typer.Abort:  # Ctrl-C at a question, or its input was closed
+        _complain("The question was left, so nothing was done.", "Answer y or n, or give --yes.")
+        return Exit.INTERRUPTED
     except SystemExit as leaving:  # typer turns a broken pipe into an exit of its own, with a gate's code
         if isinstance(leaving.__context__, BrokenPipeError):
             return _reader_gone()

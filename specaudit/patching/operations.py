@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from specaudit.index import Index
 from specaudit.model import Finding
 from specaudit.patching import importing
 from specaudit.patching.checks import every_finding
-from specaudit.patching.client import Standing
+from specaudit.patching.client import AgentClient, Standing
 from specaudit.patching.journal import Journal
 from specaudit.patching.model import Plan
 from specaudit.patching.place import Place, Surroundings
@@ -28,6 +29,8 @@ _DEFECTIVE = ("present", "partial")
 _PARSING = threading.Lock()
 #: Seconds that one import of an engine's module may take on a cold machine.
 IMPORT_SECONDS = 300.0
+#: Seconds that another run may take at most for a change of the same engine, before this one says that it is busy.
+PATIENCE = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,7 @@ def take_back(
 def verify(place: Place, imports: bool = False) -> Verification:
     """Re-scans an engine with and without what stands, compiles every touched file, and imports it when asked."""
     agent = place.agent()
-    standing = agent.status()
+    standing = _settled(agent)
     problems = [f"{f.path} is {f.word}, not as it was patched" for f in standing.drifted]
     if standing.state in ("interrupted", "busy"):
         problems.append(f"a change is {standing.state}")
@@ -160,6 +163,14 @@ def verify(place: Place, imports: bool = False) -> Verification:
         shown,
         importing.advice(tried, python, installed.root, installed.engine, place.target),
     )
+
+
+def _settled(agent: AgentClient) -> Standing:
+    """What stands, once another run that is at work there has had its time: its change is whole, or undone."""
+    end = time.monotonic() + PATIENCE
+    while (standing := agent.status()).state == "busy" and time.monotonic() < end:
+        time.sleep(0.2)
+    return standing
 
 
 def _effect(standing: Standing, before: Index, after: Index) -> tuple[tuple[str, ...], list[str]]:

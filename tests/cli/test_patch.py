@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -121,6 +124,60 @@ def test_a_drifted_file_is_exit_1_and_a_refused_revert_exit_2_with_the_differenc
     assert capsys.readouterr().out == f"{engine}: the journal of lookahead-slots is dropped, files stay as they are\n"
     assert run(["patch", "status", engine]) == Exit.FINDINGS
     assert f"{engine}: foreign\n  foreign   {SCHEDULER}" in capsys.readouterr().out
+
+
+def test_relative_folders_are_changed_side_by_side(
+    release: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    names = [f"dir:p{number}" for number in range(4)]
+    for name in names:
+        subprocess.run(["cp", "-al", str(release("0.20.1")), str(tmp_path / name[4:])], check=True)
+    assert run(["patch", *names, "--recipe", "lookahead-slots", "--yes", "--no-diff"]) == Exit.CLEAN
+    assert "note:" not in capsys.readouterr().err
+    for name in names:
+        assert run(["patch", "log", name]) == Exit.CLEAN
+        assert [line.split("  ")[2] for line in capsys.readouterr().out.splitlines()] == [
+            "applied: lookahead-slots 1", "planned: lookahead-slots 1",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "code", "said"), [
+    ("\x03", Exit.INTERRUPTED, "The question was left"),
+    ("\x04", Exit.INTERRUPTED, "The question was left"),
+    ("n\n", Exit.CLEAN, "nothing was changed; add --yes"),
+])  # fmt: skip
+def test_a_question_that_is_left_is_no_success(engine: str, key: str, code: Exit, said: str) -> None:
+    before = Path(engine[4:], SCHEDULER).read_bytes()
+    command = [sys.executable, "-m", "specaudit", "patch", engine, "--recipe", "lookahead-slots", "--no-diff"]
+    ended, text = answered(command, key)
+    assert (ended, said in text) == (code, True), text
+    assert Path(engine[4:], SCHEDULER).read_bytes() == before
+
+
+def answered(command: list[str], key: str) -> tuple[int, str]:
+    """Exit code and all output of a program on a terminal that is given one key at its question."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a worker of the tests ignores it
+        signal.alarm(120)
+        os.execv(command[0], command)
+    text, sent = b"", False
+    while True:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # it has ended
+            break
+        if not part:
+            break
+        text += part
+        if not sent and b"[y/N]" in text:
+            os.write(terminal, key.encode())
+            sent = True
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(status), text.decode()
 
 
 def test_an_import_with_the_wrong_interpreter_is_one_clear_error(

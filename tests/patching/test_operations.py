@@ -615,3 +615,39 @@ def test_a_host_whose_change_has_not_the_effect_is_taken_back(
     done = fleet.apply_all(planned, open_place, journals=journals)
     assert [(result.code, result.reverted) for result in done] == [(0, False), (2, True), (0, False)]
     assert tree.facts(three["gpu2"]) == before
+
+
+def test_two_names_of_one_engine_are_told_before_anything_is_changed(
+    three: dict[str, Path], open_place: fleet.Open, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(three["gpu1"])
+    before = tree.facts(three["gpu1"])
+    planned = fleet.plan_all([*targets(three), Target(f"dir:{tmp_path / 'link'}")], named([SLOTS]), open_place)
+    assert [p.code for p in planned] == [Exit.CLEAN, Exit.CLEAN, Exit.CLEAN, Exit.ERROR]
+    with pytest.raises(PatchError, match=r"so none was\. dir:.*link leads to the same engine as dir:.*gpu1"):
+        fleet.agree(planned)
+    assert tree.facts(three["gpu1"]) == before
+
+
+def test_of_two_runs_at_the_same_engine_none_takes_back_what_the_other_did(
+    copy: Copy, open_place: fleet.Open, journals: Path, tmp_path: Path
+) -> None:
+    """As on a file system that two machines share, where nobody sees that both names are one."""
+    site = copy("a")
+    (tmp_path / "link").symlink_to(site)
+    names = [Target(f"dir:{site}"), Target(f"dir:{tmp_path / 'link'}")]
+    planned = [p for name in names for p in fleet.plan_all([name], named([SLOTS]), open_place)]
+    done = [result for p in planned for result in fleet.apply_all([p], open_place, journals=journals)]
+    assert [result.code for result in done] == [Exit.CLEAN, Exit.CLEAN]
+    assert "Someone else has done it meanwhile." in done[1].notes[0]
+    done = list(fleet.apply_all(planned, open_place, journals=journals))  # and at the same time
+    assert not any(result.reverted for result in done)
+    with open_place(names[0]) as where:
+        assert where.agent().status().recipes == (SLOTS,)
+        take_back(where, None, journals)
+    done = list(fleet.apply_all(planned, open_place, journals=journals))
+    assert not any(result.reverted for result in done)
+    assert Exit.CLEAN in [result.code for result in done]
+    with open_place(names[0]) as where:
+        assert where.agent().status().recipes == (SLOTS,)
+        assert not verify(where).problems
