@@ -134,6 +134,15 @@ def take_back(
     return answer, tuple(notes)
 
 
+def forget(place: Place, journals: Path | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Drops the machine's journal and records that; returns the recipes that were forgotten and notes for the user."""
+    names = place.agent().forget()
+    notes: list[str] = []
+    subject = f"forgotten: {', '.join(names) or 'what was there'}"
+    _note(notes, lambda: journal_of(place, journals).record(subject))
+    return names, tuple(notes)
+
+
 def verify(place: Place, imports: bool = False) -> Verification:
     """Re-scans an engine with and without what stands, compiles every touched file, and imports it when asked."""
     agent = place.agent()

@@ -124,6 +124,8 @@ def test_a_drifted_file_is_exit_1_and_a_refused_revert_exit_2_with_the_differenc
     assert capsys.readouterr().out == f"{engine}: the journal of lookahead-slots is dropped, files stay as they are\n"
     assert run(["patch", "status", engine]) == Exit.FINDINGS
     assert f"{engine}: foreign\n  foreign   {SCHEDULER}" in capsys.readouterr().out
+    assert run(["patch", "log", engine]) == Exit.CLEAN
+    assert capsys.readouterr().out.splitlines()[0].endswith("  forgotten: lookahead-slots")
 
 
 def test_relative_folders_are_changed_side_by_side(
