@@ -65,10 +65,19 @@ def _open_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
+#: Where Git says to a hook which repository it runs for; ours are others.
+_GIT = (
+    "GIT_DIR", "GIT_COMMON_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_DEFAULT_HASH",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_PREFIX",
+)  # fmt: skip
+
+
 def run(argv: Sequence[str]) -> int:
     """Runs one command line and returns its exit code; everything that can go wrong ends here."""
     from specaudit.faults import fault, tracebacks
 
+    for name in _GIT:
+        os.environ.pop(name, None)
     try:
         with tracebacks():
             code = _run(argv)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,12 +103,12 @@ def carry_out(place: Place, made: Plan, journals: Path | None = None) -> tuple[s
     notes: list[str] = []
     journal = journal_of(place, journals)
 
-    def planned() -> None:
+    def planned() -> str:
         # What was recorded of applications that do not stand any more would only be confusing.
         kept = bool(place.agent().status().applied)
         originals = {**before, **(journal.contents("originals") if kept else {})}
         files = {**(journal.contents("files") if kept else {}), **before}
-        journal.record(f"planned: {names}", plan=as_document(made), originals=originals, files=files)
+        return journal.record(f"planned: {names}", plan=as_document(made), originals=originals, files=files)
 
     _note(notes, planned)
     agent.apply([application(step) for step in made.steps], blobs)
@@ -224,17 +224,19 @@ def journal_of(place: Place, folder: Path | None = None) -> Journal:
     return Journal(place.target.spec, standing.folder, place.installation.engine, folder)
 
 
-def _record(place: Place, journal: Journal, subject: str, body: str) -> None:
+def _record(place: Place, journal: Journal, subject: str, body: str) -> str:
     """Records what the machine says now; a touched file that no application changes any more is its original again."""
     state, blobs = place.agent().fetch()
     expected = {c["path"]: c["after"] for a in state["applied"] for c in a["changes"]}
     files = {path: blobs[sha] for path, sha in expected.items() if sha in blobs}
-    journal.record(subject, body, state=state, files={**journal.contents("originals"), **files})
+    return journal.record(subject, body, state=state, files={**journal.contents("originals"), **files})
 
 
-def _note(notes: list[str], action: Any) -> None:
+def _note(notes: list[str], action: Callable[[], str]) -> None:
     """The machine has the change and its own copy of the originals: a journal that cannot be kept here ends nothing."""
     try:
-        action()
+        said = action()
+        if said:
+            notes.append(said)
     except PatchError as bad:
         notes.append(f"{bad.message} {bad.hint}")

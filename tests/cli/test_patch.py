@@ -128,6 +128,24 @@ def test_a_drifted_file_is_exit_1_and_a_refused_revert_exit_2_with_the_differenc
     assert capsys.readouterr().out.splitlines()[0].endswith("  forgotten: lookahead-slots")
 
 
+def test_a_hook_that_runs_this_program_lends_it_no_repository(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = tmp_path / "theirs"
+    subprocess.run(["git", "init", "-q", str(theirs)], check=True)
+    before = sorted(theirs.rglob("*"))
+    for name, value in {
+        "GIT_DIR": theirs / ".git", "GIT_WORK_TREE": theirs, "GIT_INDEX_FILE": theirs / ".git/index",
+        "GIT_OBJECT_DIRECTORY": theirs / ".git/objects", "GIT_DEFAULT_HASH": "sha256",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, str(value))
+    assert run(["patch", engine, "--recipe", "lookahead-slots", "--yes", "--no-diff"]) == Exit.CLEAN
+    assert "note:" not in capsys.readouterr().err
+    assert run(["patch", "show", engine]) == Exit.CLEAN
+    assert "applied: lookahead-slots 1" in capsys.readouterr().out
+    assert sorted(theirs.rglob("*")) == before
+
+
 def test_relative_folders_are_changed_side_by_side(
     release: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

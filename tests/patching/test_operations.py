@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -165,6 +166,34 @@ def test_the_users_git_configuration_is_not_for_the_journal(tmp_path: Path, monk
     assert (journal.path.stat().st_mode & 0o777) == 0o700
     with pytest.raises(PatchError, match="outside the engine"):
         journal.record("evil", files={"../../x": b""})
+
+
+@pytest.mark.parametrize("damaged", [".git/refs/heads/journal", ".git/index", ".git/objects/*/*", ".git/HEAD"])
+def test_a_history_that_a_power_cut_left_unreadable_is_put_aside(tmp_path: Path, damaged: str) -> None:
+    journal = Journal("gpu1", "/site/.specaudit-vllm", "vllm", tmp_path / "j")
+    assert journal.record("planned: x", files={"vllm/a.py": b"a"}) == ""
+    for file in journal.path.glob(damaged):
+        file.chmod(0o600)
+        file.write_bytes(b"")
+    with contextlib.suppress(PatchError):  # one clear error, or what is left of it
+        journal.entries()
+    said = journal.record("applied: x", files={"vllm/a.py": b"b"})
+    assert "was put aside as" in said
+    assert [entry.subject for entry in journal.entries()] == ["applied: x"]
+    assert len(list((tmp_path / "j").glob("*-unreadable-*"))) == 1
+    assert journal.contents("files") == {"vllm/a.py": b"b"}
+
+
+def test_a_lock_that_a_killed_run_left_is_no_obstacle(tmp_path: Path) -> None:
+    journal = Journal("gpu1", "/site/.specaudit-vllm", "vllm", tmp_path / "j")
+    journal.record("planned: x", files={"vllm/a.py": b"a"})
+    lock = journal.path / ".git/index.lock"
+    lock.touch()
+    with pytest.raises(PatchError, match="cannot be used"):  # somebody may be at work
+        journal.record("applied: x", files={"vllm/a.py": b"b"})
+    os.utime(lock, (0, 0))
+    assert journal.record("applied: x", files={"vllm/a.py": b"b"}) == ""
+    assert len(journal.entries()) == 2
 
 
 def test_journals_that_are_written_at_the_same_time_leave_the_working_directory_alone(
