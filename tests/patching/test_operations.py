@@ -468,6 +468,26 @@ def test_a_wheel_can_be_planned_on_but_not_changed(cache: Cache, release: Releas
     assert "--emit" in refused.value.hint
 
 
+def test_a_commit_can_be_planned_on_but_is_not_taken_for_the_folder_beside_it(
+    copy: Copy, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from git import Actor, Repo
+
+    from specaudit.errors import TargetError
+
+    clone = copy("clone")
+    with Repo.init(clone) as repo:
+        repo.git.add(all=True)
+        author = Actor("a", "a@example.com")
+        repo.index.commit("engine", author=author, committer=author)
+        repo.create_tag("v0.20.1")
+    monkeypatch.chdir(copy("beside"))  # an engine lies here as well: it is not the one that was named
+    with place(Target(f"git:{clone}@v0.20.1"), cache) as where:
+        assert prepare(where, named([SLOTS])).plan.paths == (SCHEDULER,)
+        with pytest.raises(TargetError, match="cannot be changed in place"):
+            where.agent()
+
+
 # --- who else is concerned ------------------------------------------------------------------------------------------
 
 
