@@ -278,6 +278,8 @@ def test_what_is_wrong_on_the_command_line_is_said(
     (tmp_path / "empty.txt").write_text("\n")
     for more, said in (
         (["--modes", "none,eagle"], "There is no mode 'eagle'"),
+        (["--modes", "eagle"], "There are: none, dflash, ddtree, ddtree-exact, given; given runs what --spec"),
+        (["--modes", "none,given"], "The mode given needs --speculative-config."),
         (["--modes", "ddtree"], "needs a recipe that"),
         (["--batch", "1,x"], "are no batch sizes"),
         (["--prompts", "/nowhere"], "cannot be read"),
