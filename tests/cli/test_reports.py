@@ -489,7 +489,10 @@ def test_history_of_a_checkout(program: Program, release: Release, tmp_path: Pat
     direct = program("scan", f"git:{clone}@v0.33.0", "--json", "-q")
     assert json.loads(direct.out)["engine"]["source"].startswith("git:")
     none = program("history", "--git", clone, "--from", "9.0")
-    assert (none.code, "0.33.0" in none.err) == (2, True)
+    assert (none.code, none.err) == (
+        2,
+        "error: No release lies within --from 9.0.\n  try: The newest releases are: v0.33.0, v0.20.1.\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -509,6 +512,22 @@ def test_history_that_cannot_be_told(program: Program, tmp_path: Path, arguments
     answer = program("history", *words)
     assert answer.code == 2
     assert said in answer.err
+
+
+def test_history_of_a_checkout_without_releases(program: Program, tmp_path: Path) -> None:
+    from git import Actor, Repo
+
+    author = Actor("a", "a@example.com")
+    with Repo.init(tmp_path) as repo:
+        repo.index.commit("nothing", author=author, committer=author)
+        repo.create_tag("nightly")
+    for bounds in ((), ("--from", "0.9.2")):
+        said = program("history", "--git", tmp_path, *bounds)
+        assert (said.code, said.out) == (2, "")
+        assert said.err.splitlines() == [
+            f"error: {tmp_path} has no tag that names a release, as v0.33.0.",
+            f"  try: Fetch them: git -C {tmp_path} fetch --tags; or leave --git out to read the package index.",
+        ]
 
 
 def test_commits_that_do_not_exist(program: Program, tmp_path: Path) -> None:
