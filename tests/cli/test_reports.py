@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -368,8 +369,18 @@ def test_diff_as_json_and_as_a_gate(program: Program, documents: dict[str, Path]
     made = json.loads(program("diff", old, new, "--json", "-q").out)
     assert made["schema"] == "specaudit/diff/1"
     assert {change["kind"] for change in made["changes"]} >= {"appeared", "vanished", "changed"}
-    assert program("diff", old, new, "--fail-on", "low", "-q").code == 1
-    assert program("diff", old, new, "--fail-on", "critical", "-q").code == 0
+    worse = program("diff", old, new, "--fail-on", "low", "-q")
+    assert worse.code == 1
+    gate = r"note: \S+: gate: 12 findings at or above the gate that \S+ has not: (\S+, ){4}\S+ and 7 more"
+    assert re.fullmatch(gate, worse.err.strip())
+    fewer = program("diff", old, new, "--fail-on", "high", "--json", "-q")
+    assert fewer.code == 1
+    assert fewer.err == (
+        f"note: {new}: gate: 3 findings at or above the gate that {old} has not: "
+        "embed-sharing-decided-per-rank, mrope-drafter-slot-from-temporal-position, v2-runner-default\n"
+    )
+    least = program("diff", old, new, "--fail-on", "critical", "-q")
+    assert (least.code, least.err) == (0, "")
 
 
 def test_diff_tells_of_new_places_of_a_defect(program: Program, documents: dict[str, Path], tmp_path: Path) -> None:
