@@ -83,6 +83,24 @@ def test_a_gate_says_why_where_every_report_goes_to_a_file(
     told = program("report", documents["0.33.0"], "--format", f"sarif={tmp_path / 'a'}", "--fail-on", "high")
     assert (told.code, told.out, "findings at or above the gate" in told.err) == (1, "", True)
     assert program("report", documents["0.33.0"], "--format", f"sarif={tmp_path / 'a'}").err == ""
+    shown = program("report", documents["0.33.0"], "--format", "text", "--fail-on", "high")
+    assert (shown.code, "findings at or above the gate" in shown.out, shown.err) == (1, True, "")
+
+
+def test_a_gate_says_why_it_could_not_judge(program: Program, documents: dict[str, Path], tmp_path: Path) -> None:
+    plain = json.loads(documents["0.33.0"].read_text())
+    spec = plain["target"]["spec"]
+    error = {"path": "vllm/a.py", "error": "invalid syntax"}
+    for made, why in (
+        ({"findings": []}, "no findings to gate: the scan was made without rules"),
+        ({"errors": [error]}, r"not fully examined \(1 failure\); \d+ findings at or above the gate"),
+        ({"engine": None, "errors": [{**error, "path": ""}]}, "not examined: invalid syntax"),
+    ):
+        (tmp_path / "made.json").write_text(json.dumps({**plain, **made}))
+        for place in (f"text={tmp_path / 'report'}", "github"):
+            said = program("report", tmp_path / "made.json", "--fail-on", "high", "-f", place)
+            assert said.code == 3
+            assert re.fullmatch(f"note: {re.escape(spec)}: gate: {why}\n", said.err), said.err
 
 
 def test_a_configuration_rules_findings_out(program: Program, release: Release) -> None:
