@@ -327,11 +327,11 @@ def test_rules_test_tells_in_one_line_why_something_was_skipped(program: Program
     counts, reasons = one.out.splitlines()
     assert (one.code, counts) == (0, "1 rule: 2 passed, 0 failed, 3 skipped")
     assert reasons == (
-        "skipped: 2 because no tree given is present with something to change, "
-        "1 because no tree given is fixed with something to change"
+        "skipped mutations: 2 because no --tree given has the status present to start from, "
+        "1 because no --tree given has the status fixed to start from"
     )
     none = program("rules", "test", tmp_path / "rules")
-    assert none.out == "1 rule: 2 passed, 0 failed, 3 skipped\nskipped: 3 because no --tree is given\n"
+    assert none.out == "1 rule: 2 passed, 0 failed, 3 skipped\nskipped mutations: 3 because no --tree is given\n"
 
 
 def test_rules_test_finds_what_can_never_match(program: Program, tmp_path: Path) -> None:
