@@ -353,6 +353,19 @@ def test_a_feature_brings_new_files_and_what_it_requires(
         plan(where.snapshot(), [Broken()], {}, known)
 
 
+@pytest.mark.parametrize("asked", [(SLOTS, "feature"), ("feature", SLOTS)])
+def test_a_recipe_that_is_asked_for_and_required_counts_once(
+    copy: Copy, opened: Callable[[Path], Place], asked: tuple[str, ...]
+) -> None:
+    snapshot = opened(copy("a")).snapshot()
+    wanted = [{**recipes(), "feature": Feature()}[name] for name in asked]
+    known = {**recipes(), "feature": Feature()}  # made anew, as the command does
+    made = plan(snapshot, wanted, {}, known)
+    assert ([step.recipe for step in made.steps], made.already, made.notes) == ([SLOTS, "feature"], (), ())
+    again = plan(snapshot, wanted, {SLOTS: "1", "feature": "1"}, known)
+    assert (again.steps, again.already, again.notes) == ((), (SLOTS, "feature"), ())
+
+
 class Elsewhere(Broken):
     """What it edits is not in this engine."""
 
