@@ -280,7 +280,7 @@ def forget(
             standing = None
             note(unreadable.message)
         if standing and not (standing.applied or standing.pending or standing.leftovers):
-            show_lines([(f"{target}: clean, there is no journal to drop", None)])
+            show_lines([(f"{target}: no change by specaudit stands there, there is no journal to drop", None)])
             return
         if standing and standing.applied and not (standing.drifted or yes):
             raise PatchError(f"{target} is patched, and its files are as they were left.", "Use revert; or add --yes.")

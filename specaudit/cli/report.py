@@ -15,6 +15,9 @@ from specaudit.cli.root import sub_app
 if TYPE_CHECKING:
     from specaudit.model import Run, Scan
 
+#: Formats that say themselves what the gate says of each scan.
+_SAYING = ("text", "markdown", "html")
+
 app = sub_app()
 
 
@@ -67,7 +70,7 @@ def report(
         step = os.environ.get("GITHUB_STEP_SUMMARY")
         if one.name == "github" and step:
             _append(Path(step), github.summary(made))
-    if all(one.path is not None for one in wanted):  # else the report that was printed says so
+    if not any(one.path is None and one.name in _SAYING for one in wanted):
         for judgement in made.judgements:
             tell(judgement)
     raise typer.Exit(gate.worst(made.judgements))

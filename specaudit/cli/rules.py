@@ -131,7 +131,7 @@ def _reasons(trials: Iterable[Trial]) -> Iterator[str]:
     """One line that tells why something was skipped, the most frequent reason first."""
     found = Counter(trial.reason for trial in trials if trial.outcome == "skipped")
     if found:
-        yield "skipped: " + ", ".join(f"{number} because {reason}" for reason, number in found.most_common())
+        yield "skipped mutations: " + ", ".join(f"{number} because {reason}" for reason, number in found.most_common())
 
 
 def _index(spec: str, book: Rulebook, cache: Cache, stack: ExitStack) -> tuple[str, Index]:

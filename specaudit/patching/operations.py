@@ -47,7 +47,7 @@ class Verification:
     """What a re-scan says about what stands. ``problems`` empty: all is as the recipes promise.
 
     ``compiled`` counts files, ``imported`` modules that could be imported by ``python``; ``advice`` says what to do
-    about those that could not.
+    about those that could not, and about files that are not as they were patched.
     """
 
     recipes: tuple[str, ...]
@@ -77,18 +77,23 @@ def prepare(place: Place, recipes: Sequence[Recipe]) -> Prepared:
 
 
 def _sound(place: Place, standing: Standing) -> None:
-    where = place.target.spec
+    where, hint = place.target.spec, _way_out(place, standing)
     if standing.state == "interrupted":
-        raise PatchError(
-            f"{where}: an earlier change was interrupted.", f"Undo it first: specaudit patch revert {where}."
-        )
+        raise PatchError(f"{where}: an earlier change was interrupted.", hint)
     if standing.state == "busy":
-        raise PatchError(f"{where}: another specaudit is changing this engine now.", "Wait until it has finished.")
+        raise PatchError(f"{where}: another specaudit is changing this engine now.", hint)
     if standing.drifted:
         files = ", ".join(f"{f.path} ({f.word})" for f in standing.drifted)
-        raise PatchError(
-            f"{where}: patched files have changed since: {files}.", f"Look at specaudit patch status {where}."
-        )
+        raise PatchError(f"{where}: patched files have changed since: {files}.", hint)
+
+
+def _way_out(place: Place, standing: Standing) -> str:
+    """What to do about what stands, where that is not as a change left it; ``""`` where it is."""
+    if standing.state == "interrupted":
+        return f"Undo it first: specaudit patch revert {place.target.spec}."
+    if standing.state == "busy":
+        return "Wait until it has finished."
+    return f"Look at specaudit patch status {place.target.spec}." if standing.drifted else ""
 
 
 def carry_out(place: Place, made: Plan, journals: Path | None = None) -> tuple[str, ...]:
@@ -163,6 +168,7 @@ def verify(place: Place, imports: bool = False) -> Verification:
     shown = f"{python} ({checked['version']})"
     problems += importing.problems(tried, shown)
     installed = place.installation
+    advice = importing.advice(tried, python, installed.root, installed.engine, place.target)
     return Verification(
         standing.recipes,
         tuple(problems),
@@ -170,7 +176,7 @@ def verify(place: Place, imports: bool = False) -> Verification:
         len(checked["compiled"]),
         sum(not why for why in tried.values()),
         shown,
-        importing.advice(tried, python, installed.root, installed.engine, place.target),
+        " ".join(part for part in (_way_out(place, standing), advice) if part),
     )
 
 

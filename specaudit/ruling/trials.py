@@ -92,10 +92,15 @@ def mutations(rule: Rule, trees: Iterable[tuple[str, Index]]) -> Iterator[Trial]
             fitting = [tree for tree in fitting if _changes(mutation, tree[1])]
         what = f"{rule.name} mutation {mutation.before} -> {mutation.after}"
         if not fitting:
-            none = f"no tree given is {mutation.before} with something to change" if known else "no --tree is given"
-            yield Trial(rule.id, what, "skipped", none)
+            yield Trial(rule.id, what, "skipped", _unfit(mutation) if known else "no --tree is given")
         for name, index in dict(fitting[:1] + fitting[-1:]).items():
             yield _mutated(rule, mutation, f"{what} on {name}", index)
+
+
+def _unfit(mutation: Mutation) -> str:
+    """Why none of the trees serves for a mutation."""
+    edited = " and the code that is edited" if mutation.before == "not-applicable" else ""
+    return f"no --tree given has the status {mutation.before}{edited} to start from"
 
 
 def _changes(mutation: Mutation, index: Index) -> dict[str, str]:

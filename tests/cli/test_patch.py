@@ -116,6 +116,12 @@ def test_a_drifted_file_is_exit_1_and_a_refused_revert_exit_2_with_the_differenc
     capsys.readouterr()
     assert run(["patch", "status", engine]) == Exit.FINDINGS
     assert f"{engine}: drifted" in capsys.readouterr().out
+    assert run(["patch", "verify", engine]) == Exit.FINDINGS
+    said = " ".join(capsys.readouterr().out.split())  # paragraphs, wrapped
+    assert f"{engine}: NOT as promised" in said
+    assert said.endswith(
+        f"problem {SCHEDULER} is changed, not as it was patched try Look at specaudit patch status {engine}."
+    )
     assert run(["patch", "revert", engine, "--yes"]) == Exit.ERROR
     err = capsys.readouterr().err
     assert "+mine = 1" in err
@@ -124,6 +130,8 @@ def test_a_drifted_file_is_exit_1_and_a_refused_revert_exit_2_with_the_differenc
     assert capsys.readouterr().out == f"{engine}: the journal of lookahead-slots is dropped, files stay as they are\n"
     assert run(["patch", "status", engine]) == Exit.FINDINGS
     assert f"{engine}: foreign\n  foreign   {SCHEDULER}" in capsys.readouterr().out
+    assert run(["patch", "verify", engine]) == Exit.CLEAN
+    assert "clean" not in capsys.readouterr().out.replace(engine, "")
     assert run(["patch", "log", engine]) == Exit.CLEAN
     assert capsys.readouterr().out.splitlines()[0].endswith("  forgotten: lookahead-slots")
 
@@ -204,7 +212,8 @@ def test_an_import_with_the_wrong_interpreter_is_one_clear_error(
     engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["patch", "verify", engine, "--import"]) == Exit.CLEAN
-    assert capsys.readouterr().out.startswith(f"{engine}: clean, there is no change to verify\n")
+    nothing = f"{engine}: no change by specaudit stands there, nothing is to be verified\n"
+    assert capsys.readouterr().out.startswith(nothing)
     package = Path(engine[4:], "vllm/__init__.py")
     package.unlink()
     package.write_text("import nowhere_to_be_found\n")
@@ -229,9 +238,14 @@ def test_an_import_with_the_wrong_interpreter_is_one_clear_error(
 
 
 @pytest.mark.parametrize("more", [[], ["--yes"]])
-def test_a_clean_engine_has_nothing_to_forget(engine: str, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_without_a_change_has_nothing_to_forget(
+    engine: str, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["patch", "forget", engine, *more]) == Exit.CLEAN
-    assert capsys.readouterr() == (f"{engine}: clean, there is no journal to drop\n", "")
+    assert capsys.readouterr() == (
+        f"{engine}: no change by specaudit stands there, there is no journal to drop\n",
+        "",
+    )
 
 
 @pytest.mark.parametrize("text", ["broken", "[]", '{"format": 99}'])

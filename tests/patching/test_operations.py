@@ -408,6 +408,19 @@ def test_a_feature_brings_new_files_and_what_it_requires(
         plan(where.snapshot(), [Broken()], {}, known)
 
 
+@pytest.mark.parametrize("asked", [(SLOTS, "feature"), ("feature", SLOTS)])
+def test_a_recipe_that_is_asked_for_and_required_counts_once(
+    copy: Copy, opened: Callable[[Path], Place], asked: tuple[str, ...]
+) -> None:
+    snapshot = opened(copy("a")).snapshot()
+    wanted = [{**recipes(), "feature": Feature()}[name] for name in asked]
+    known = {**recipes(), "feature": Feature()}  # made anew, as the command does
+    made = plan(snapshot, wanted, {}, known)
+    assert ([step.recipe for step in made.steps], made.already, made.notes) == ([SLOTS, "feature"], (), ())
+    again = plan(snapshot, wanted, {SLOTS: "1", "feature": "1"}, known)
+    assert (again.steps, again.already, again.notes) == ((), (SLOTS, "feature"), ())
+
+
 class Elsewhere(Broken):
     """What it edits is not in this engine."""
 
@@ -521,6 +534,26 @@ def test_a_wheel_can_be_planned_on_but_not_changed(cache: Cache, release: Releas
         with pytest.raises(TargetError, match="cannot be changed in place") as refused:
             where.agent()
     assert "--emit" in refused.value.hint
+
+
+def test_a_commit_can_be_planned_on_but_is_not_taken_for_the_folder_beside_it(
+    copy: Copy, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from git import Actor, Repo
+
+    from specaudit.errors import TargetError
+
+    clone = copy("clone")
+    with Repo.init(clone) as repo:
+        repo.git.add(all=True)
+        author = Actor("a", "a@example.com")
+        repo.index.commit("engine", author=author, committer=author)
+        repo.create_tag("v0.20.1")
+    monkeypatch.chdir(copy("beside"))  # an engine lies here as well: it is not the one that was named
+    with place(Target(f"git:{clone}@v0.20.1"), cache) as where:
+        assert prepare(where, named([SLOTS])).plan.paths == (SCHEDULER,)
+        with pytest.raises(TargetError, match="cannot be changed in place"):
+            where.agent()
 
 
 # --- who else is concerned ------------------------------------------------------------------------------------------
