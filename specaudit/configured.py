@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from specaudit.classify.treeparts import drafting, verification
 from specaudit.engines import ENGINES
 from specaudit.errors import ConfigurationError
+from specaudit.index import Index
 from specaudit.model import Condition, Scan, Server
 from specaudit.ruling.reach import Configuration, reached
+from specaudit.scan import only_methods
 from specaudit.serving import Running, running
 from specaudit.snapshot import Snapshot
 from specaudit.tracing import Asked, traced, unread
@@ -23,12 +26,14 @@ class Configured:
         settings: options and variables by name; ``None``: known not to be set.
         needs: each rule's own conditions (:class:`specaudit.ruling.judge.Summary`).
         server: the process whose command line and environment are the configuration.
+        alone: whether the scan will be shown with these methods alone; then the answers about trees are theirs, too.
     """
 
     methods: tuple[str, ...]
     settings: Mapping[str, str | None]
     needs: Mapping[str, tuple[Condition, ...]]
     server: int | None = None
+    alone: bool = False
 
     def __call__(self, scan: Scan, snapshot: Snapshot) -> Scan:
         """The scan with the configuration's paths, and every finding judged by what they reach.
@@ -36,6 +41,10 @@ class Configured:
         Raises:
             ConfigurationError: the engine does not know a method, or the process is no server.
         """
+        seen = self._seen(scan, snapshot)
+        return _trees_of(seen, self.methods, snapshot) if self.alone and seen.tree is not None else seen
+
+    def _seen(self, scan: Scan, snapshot: Snapshot) -> Scan:
         methods, settings = self.methods, dict(self.settings)
         traceable = settings
         if self.server is not None:
@@ -65,6 +74,31 @@ def _with_methods(scan: Scan, methods: Sequence[str]) -> Scan:
                 f"{scan.target.spec} has no method {method!r}.", f"It has: {', '.join(known) or 'none'}."
             )
     return scan
+
+
+def _trees_of(scan: Scan, methods: Sequence[str], snapshot: Snapshot) -> Scan:
+    """The scan with its answers about trees asked of these methods; what attention masks is no matter of a method."""
+    assert scan.tree is not None
+    shown = only_methods(scan, (*methods, *(path.method for path in scan.paths)))
+    index = Index(snapshot.narrowed(ENGINES[snapshot.engine.name].wants))
+    told = {
+        line for one in scan.proposers for part in (one.evidence, *(v.evidence for v in one.variants)) for line in part
+    }
+    read = {
+        path
+        for one in shown.proposers
+        for path in (one.path, *(line.path for line in one.evidence))
+        if path in snapshot.files
+    }
+    shape = (line for line in scan.tree.drafting.evidence if line not in told)
+    return replace(
+        scan,
+        tree=replace(
+            scan.tree,
+            drafting=drafting(index, shown.proposers, read, shape),
+            verification=verification(index, shown.verifiers),
+        ),
+    )
 
 
 def _platform(scan: Scan) -> dict[str, str]:

@@ -6,6 +6,7 @@ made from the types of :mod:`specaudit.model` by :func:`json_schema`; fields may
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterable
@@ -104,6 +105,25 @@ def _limited(data: bytes, name: str) -> bytes:
     return data
 
 
+def check_writable(path: Path) -> None:
+    """Tries, before work of minutes, what :func:`write` will do; nothing of it stays.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not _in_place(path):
+            handle, scratch = _scratch(path)
+            os.close(handle)
+            os.unlink(scratch)
+        elif not os.access(path, os.W_OK):  # not opened: the reader of a pipe would take it for the end
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as bad:
+        raise _unwritable(path, bad) from bad
+
+
 def write(path: Path, data: bytes) -> None:
     """Writes a file so that a reader sees the old one or the new one, never a half.
 
@@ -111,10 +131,10 @@ def write(path: Path, data: bytes) -> None:
         UsageError: the file cannot be written.
     """
     try:
-        if path.exists() and not path.is_file():  # /dev/stdout, a pipe
+        if _in_place(path):
             path.write_bytes(data)
             return
-        handle, scratch = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        handle, scratch = _scratch(path)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
@@ -125,9 +145,22 @@ def write(path: Path, data: bytes) -> None:
             os.unlink(scratch)
             raise
     except OSError as bad:
-        raise UsageError(
-            f"{path} cannot be written: {bad.strerror}.", f"Look at {path.parent}: it must be there, and open to you."
-        ) from bad
+        raise _unwritable(path, bad) from bad
+
+
+def _in_place(path: Path) -> bool:
+    """Whether it is there and no file that another could replace: /dev/stdout, a pipe."""
+    return path.exists() and not path.is_file()
+
+
+def _scratch(path: Path) -> tuple[int, str]:
+    return tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+
+
+def _unwritable(path: Path, bad: OSError) -> UsageError:
+    return UsageError(
+        f"{path} cannot be written: {bad.strerror}.", f"Look at {path.parent}: it must be there, and open to you."
+    )
 
 
 def json_schema(kind: type[Scan] | type[Run]) -> dict[str, Any]:

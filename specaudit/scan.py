@@ -385,7 +385,11 @@ def only_methods(made: Scan, methods: tuple[str, ...]) -> Scan:
     return replace(
         made,
         runners=runners,
-        proposers=tuple(p for p in made.proposers if wanted_methods.intersection(p.methods)),
+        proposers=tuple(
+            replace(p, variants=tuple(v for v in p.variants if not v.methods or wanted_methods.intersection(v.methods)))
+            for p in made.proposers
+            if wanted_methods.intersection(p.methods)
+        ),
         verifiers=tuple(v for v in made.verifiers if not v.runner or v.runner in labels),
         options=tuple(o for o in made.options if not o.method or o.method in wanted_methods),
         paths=paths,

@@ -128,6 +128,31 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Pat
         document.write(tmp_path / "file" / "scan.json", b"x")
 
 
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("no/scan.json", "No such file or directory"),
+        ("file/scan.json", "Not a directory"),
+        (".", "Is a directory"),
+        ("x" * 300, "File name too long"),
+        ("scan.json", ""),
+        ("file", ""),
+        ("pipe", ""),
+    ],
+)
+def test_whether_a_file_can_be_written_is_known_before_and_nothing_is_left(tmp_path: Path, path: str, why: str) -> None:
+    (tmp_path / "file").write_text("as it was")
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.iterdir())
+    if why:
+        with pytest.raises(UsageError, match=f"cannot be written: {why}"):
+            document.check_writable(tmp_path / path)
+    else:
+        document.check_writable(tmp_path / path)
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "file").read_text() == "as it was"
+
+
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)

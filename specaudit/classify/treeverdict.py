@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from specaudit.classify.masks import Masks
 from specaudit.classify.proposers import Proposers
 from specaudit.classify.symbolic import Reader
+from specaudit.classify.treeparts import drafting, verification
 from specaudit.model import Evidence, NotLooked, TreePart, TreeVerdict, Verifier
 
 
@@ -19,38 +20,16 @@ def tree_verdict(
         attending: the answer of :func:`attention`, where it is known already.
     """
     masking = attention(reader) if attending is None else attending
-    return TreeVerdict(_drafting(reader, proposers), masking, _verification(reader, tuple(verifiers)))
+    return TreeVerdict(_drafting(reader, proposers), masking, verification(reader.code.index, verifiers))
 
 
 def _drafting(reader: Reader, proposers: Proposers) -> TreePart:
-    index = reader.code.index
-    found: dict[str, list[Evidence]] = {"tree-dynamic": [], "tree-static": []}
     read: set[str] = set()
     for entry in proposers.found:
-        proposer = entry.proposer
         read.update(c.path for c in reader.code.bases(entry.site.cls)) if entry.site.cls is not None else read.add(
-            proposer.path
+            entry.proposer.path
         )
-        if proposer.reachable == "dead":
-            continue
-        for topology, evidence in (
-            (proposer.topology, proposer.evidence),
-            *((v.topology, v.evidence) for v in proposer.variants),
-        ):
-            if topology in found:
-                found[topology].extend(evidence)
-    for topology, verdict in (("tree-dynamic", "dynamic"), ("tree-static", "static")):
-        if found[topology]:
-            shape = _configured(reader) if verdict == "static" else ()
-            lines = (*dict.fromkeys(found[topology]), *shape)
-            return TreePart(verdict, lines, reason="a proposer emits several candidates per position")
-    unknown = tuple(
-        NotLooked(entry.proposer.name, entry.proposer.reason)
-        for entry in proposers.found
-        if entry.proposer.topology == "unknown"
-    )
-    asked = "does any proposer emit more than one candidate per position"
-    return TreePart("none", (), index.searched(read, asked, len(proposers.found)), unknown)
+    return drafting(reader.code.index, (entry.proposer for entry in proposers.found), read, _configured(reader))
 
 
 def _configured(reader: Reader) -> tuple[Evidence, ...]:
@@ -90,22 +69,3 @@ def attention(reader: Reader) -> TreePart:
         why = "attention kernels take such a mask, and nothing passes one"
         return TreePart("dead", (*hosts, *applied), searched, unread, why)
     return TreePart("none", (), searched, unread)
-
-
-def _verification(reader: Reader, verifiers: tuple[Verifier, ...]) -> TreePart:
-    index = reader.code.index
-    trees = [
-        v
-        for v in verifiers
-        if v.reachable != "dead" and (v.walk == "tree" or any(w.walk == "tree" for w in v.variants))
-    ]
-    if trees:
-        lines = tuple(dict.fromkeys(e for v in trees for e in (*v.evidence, *v.called_from)))
-        return TreePart("tree-walk", lines, reason="what is accepted next follows the links between drafts")
-    compiled = [NotLooked(v.name, v.reason or "its body is compiled") for v in verifiers if v.role == "compiled"]
-    unread = [n for n in index.snapshot.not_looked if n.what.startswith("compiled ops")]
-    paths = {v.path for v in verifiers if v.path in index.snapshot.files}
-    searched = index.searched(
-        paths, "does any verifier choose its next index among the children of the accepted one", len(verifiers)
-    )
-    return TreePart("none", (), searched, (*compiled, *unread))

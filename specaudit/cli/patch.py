@@ -93,6 +93,7 @@ def apply(
     Everything is checked before the first file is touched, and undone when anything fails. On several targets: none is
     changed unless all can be; one that fails is taken back.
     """
+    from specaudit import document
     from specaudit.console import complain, note, show_lines
     from specaudit.patching import fleet
     from specaudit.patching.present import outcome, plan_lines, verification_lines
@@ -102,6 +103,8 @@ def apply(
     if not targets and inventory is None:
         raise UsageError("No target is named.", "Write specaudit patch TARGET --recipe NAME, or name an --inventory.")
     meant, reached = machines.meant(targets or [], said, inventory=inventory, limit=limit)
+    if emit is not None:
+        document.check_writable(emit)
     with _opener(engine, reached) as open_place:
         planned = fleet.plan_all(meant, wanted, open_place)
         if len(planned) == 1 and planned[0].error is not None:
@@ -142,6 +145,7 @@ def _agreed() -> bool:
 
 
 def _emit(planned: tuple[Planned, ...], file: Path, json: bool) -> None:
+    from specaudit.document import write
     from specaudit.patching.diff import dockerfile, patch
 
     if len(planned) != 1:
@@ -150,10 +154,7 @@ def _emit(planned: tuple[Planned, ...], file: Path, json: bool) -> None:
     made = planned[0].prepared.plan
     if not made.steps:
         raise UsageError("There is nothing to write: everything is applied already.", "Name another recipe.")
-    try:
-        file.write_bytes(patch(made))
-    except OSError as bad:
-        raise UsageError(f"{file} cannot be written: {bad.strerror}.", "Name another file.") from bad
+    write(file, patch(made))
     _write(json, [_planned(planned[0])])
     if not json:
         print(f"\n{file} holds the patch. In a Dockerfile:\n\n{dockerfile(made.engine, file.name, made.paths)}", end="")

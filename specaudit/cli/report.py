@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specaudit.cli.gating import Baseline, Expect, FailOn, Ignore, gate_of, tell
+from specaudit.cli.output import Output
 from specaudit.cli.root import sub_app
 
 if TYPE_CHECKING:
@@ -56,24 +58,28 @@ def report(
         if len(wanted) != 1 or wanted[0].path is not None:
             raise UsageError("--output is for one format.", "Write --format FORMAT=FILE for each of several.")
         wanted = (formats.Wanted(wanted[0].name, output),)
+    for one in wanted:
+        if one.path is not None:
+            document.check_writable(one.path)
     loaded = [_load(path) for path in scans]
     found = [scan for one in loaded for scan in (one.scans if isinstance(one, Run) else (one,))]
     checked = gate_of(fail_on, baseline, ignore, expect, {finding.rule for scan in found for finding in scan.findings})
     gate.fit(checked.known, found)
     made = report_of(found, checked)
+    files = Output()
     for one in wanted:
         data = formats.FORMATS[one.name](made).encode()
         if one.path is None:
             sys.stdout.buffer.write(data)
         else:
-            document.write(one.path, data)
+            files.save(partial(document.write, one.path, data))
         step = os.environ.get("GITHUB_STEP_SUMMARY")
         if one.name == "github" and step:
-            _append(Path(step), github.summary(made))
+            files.save(partial(_append, Path(step), github.summary(made)))
     if not any(one.path is None and one.name in _SAYING for one in wanted):
         for judgement in made.judgements:
             tell(judgement)
-    raise typer.Exit(gate.worst(made.judgements))
+    raise typer.Exit(max(gate.worst(made.judgements), files.code))
 
 
 def _load(path: Path) -> Scan | Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +12,7 @@ import typer
 
 from specaudit.cli import machines
 from specaudit.cli.gating import Baseline, Expect, FailOn, Ignore, gate_of, tell
+from specaudit.cli.output import Output
 from specaudit.cli.root import sub_app
 from specaudit.errors import ConfigurationError, Exit, exit_of
 from specaudit.words import counted
@@ -96,6 +97,8 @@ def scan(
 
     progress = Progress(quiet)
     gate = _gate(fail_on, baseline, ignore, expect, None if no_rules else rules or ())
+    if output is not None:
+        document.check_writable(output)
     wanted, reached = machines.perhaps_meant(
         targets or [], said, inventory=inventory, limit=limit, metrics=metrics, clear=progress.clear
     )
@@ -106,7 +109,7 @@ def scan(
         return download or (sys.stdin.isatty() and asking.confirm(question))
 
     together = sum(target.host is not None for target in wanted) > 1
-    page = _Page()
+    page = Output()
     outcomes = []
     with cached() as cache:
         found = None if no_rules else _judge(cache, rules or ())
@@ -133,34 +136,13 @@ def scan(
         if json:
             page.put(lambda: sys.stdout.buffer.write(data))
         if output is not None:
-            document.write(output, data)
+            page.save(partial(document.write, output, data))
     page.finish()
-    codes = [exit_of(outcome.code for outcome in outcomes)]
+    codes = [exit_of(outcome.code for outcome in outcomes), page.code]
     if gate is not None:
         fit(gate.known, scans)
         codes += [_judged(one, gate) for one, outcome in zip(scans, outcomes, strict=True) if outcome.error is None]
     raise typer.Exit(max(codes))
-
-
-class _Page:
-    """stdout; one that cannot be written any more (``| head``, a full disk) ends nothing until all else is done."""
-
-    def __init__(self) -> None:
-        self._problem: OSError | None = None
-
-    def put(self, show: Callable[[], object]) -> None:
-        """Shows something."""
-        if self._problem is None:
-            try:
-                show()
-                sys.stdout.flush()
-            except OSError as bad:
-                self._problem = bad
-
-    def finish(self) -> None:
-        """Raises what kept something from being shown."""
-        if self._problem is not None:
-            raise self._problem
 
 
 def _note_errors(scan: Scan) -> None:
@@ -234,7 +216,7 @@ def _configure(
     if not chosen and server is None:
         raise ConfigurationError("No method of speculative decoding is named.", "Add --method NAME.")
     needs = judge.summary.needs if judge is not None else {}
-    return Configured(chosen, {**settings, **read_environment(env)}, needs, server)
+    return Configured(chosen, {**settings, **read_environment(env)}, needs, server, alone=bool(methods))
 
 
 def _judge(cache: Cache, folders: Sequence[Path]) -> RuleJudge:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specaudit.cli import machines
+from specaudit.cli.output import Output
 from specaudit.cli.root import sub_app
 from specaudit.errors import Exit, PatchError, TargetError, UsageError
 
@@ -96,6 +97,7 @@ def smoke(
     """
     from specaudit.cli.caching import cached
     from specaudit.console import Progress, note, show_lines
+    from specaudit.document import check_writable
     from specaudit.patching.place import is_source, place
     from specaudit.smoke import session
     from specaudit.smoke.modes import arguments
@@ -106,6 +108,9 @@ def smoke(
         raise UsageError("--target and --draft go together.", "Name both, or neither for a toy pair.")
     asked = Thresholds(min_acceptance, max_gap, min_agreement, min_speedup)
     earlier = _earlier(compare)
+    if output is not None and stop is None:
+        check_writable(output)
+    results = Output()
     progress = Progress(quiet)
     where, reached = machines.one_meant(host, said, progress.clear)
     if is_source(where):
@@ -148,18 +153,22 @@ def smoke(
         seen = session.follow(opened, attach, progress)
         progress.clear()
         failed = any("error" in result for result in seen.results.values())
-        if not (keep or failed):
+        told = {mode: one for mode, one in seen.results.items() if mode in seen.job["modes"] or "error" in one}
+        made = document(host, told, seen.job, asked)
+        if not json and any("runs" in result for result in told.values()):
+            results.put(lambda: show_lines(lines(host, told, asked, earlier)))
+        saved = _give(made, results, json, output)
+        if not saved:
+            note(f"the result is still there: specaudit smoke {host} --attach {attach} --output FILE")
+        if saved and not (keep or failed):
             with opened() as there:
                 session.drop(there, attach)
-    results = {mode: result for mode, result in seen.results.items() if mode in seen.job["modes"] or "error" in result}
-    made = document(host, results, seen.job, asked)
-    if not json and any("runs" in result for result in results.values()):
-        show_lines(lines(host, results, asked, earlier))
-    _write(made, json, output)
+    results.finish()
     session.measured(seen, where)
     if failed:
         note(f"all that was said is in {seen.folder}/log.txt there")
-    raise typer.Exit(Exit.CLEAN if all(check["passed"] for check in made["verdict"]) else Exit.FINDINGS)
+    passed = all(check["passed"] for check in made["verdict"])
+    raise typer.Exit(max(Exit.CLEAN if passed else Exit.FINDINGS, results.code))
 
 
 def _needed(there: Place, names: Sequence[str]) -> None:
@@ -226,14 +235,13 @@ def _earlier(file: Path | None) -> dict[str, Any] | None:
     return found
 
 
-def _write(made: dict[str, Any], json: bool, output: Path | None) -> None:
+def _give(made: dict[str, Any], results: Output, json: bool, output: Path | None) -> bool:
+    """Writes the result where it is wanted; whether its file, if any, was written."""
     import json as encoder
+
+    from specaudit.document import write
 
     text = encoder.dumps(made, indent=1, ensure_ascii=False) + "\n"
     if json:
-        sys.stdout.write(text)
-    if output is not None:
-        try:
-            output.write_text(text, encoding="utf-8")
-        except OSError as bad:
-            raise UsageError(f"{output} cannot be written: {bad.strerror}.", "Name another file.") from bad
+        results.put(lambda: sys.stdout.write(text))
+    return output is None or results.save(lambda: write(output, text.encode("utf-8", "backslashreplace")))

@@ -38,6 +38,7 @@ class FakeShell:
 
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
 
     def __init__(self, label: str = "fake", faults: Iterable[Fault] = ()) -> None:
         self._label = label

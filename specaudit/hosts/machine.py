@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -109,7 +110,7 @@ class PythonCaller:
         if TOO_OLD in ended.stderr:
             said = ended.stderr[ended.stderr.index(TOO_OLD) :].splitlines()[0]
             return UnreachableError(f"{self.label}: {said}.", "Name another with --python PATH.")
-        by_hand = f"Try by hand on {self.label}: {python or 'python3'} -V"
+        by_hand = f"Try by hand on {self.label}: {shlex.join([*self.shell.prefix, python or 'python3', '-V'])}"
         # ssh tells no exit code of a process that a signal ended; shells and containers add 128 to it.
         if ended.status is None or ended.status < 0 or ended.status > _SIGNAL:
             code = "" if ended.status is None else f" (exit code {ended.status})"

@@ -55,6 +55,11 @@ class Shell(Protocol):
         """What was not read of the user's configuration."""
         ...
 
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """What is put before each command (``docker exec -i NAME``)."""
+        ...
+
     def run(self, command: Sequence[str], stdin: bytes, sink: Sink, deadline: float) -> Ended:
         """Runs ``command``, writes ``stdin`` to it, closes it, and gives stdout to ``sink`` until that has enough.
 
@@ -121,6 +126,7 @@ class LocalShell:
 
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
 
     def __init__(self, label: str = "@local") -> None:
         self._label = label

@@ -71,7 +71,7 @@ class PrefixedShell:
 
     def __init__(self, shell: Shell, via: Sequence[str] = (), sudo: bool = False) -> None:
         self._shell = shell
-        self._prefix = (*(SUDO if sudo else ()), *via)
+        self.prefix = (*(SUDO if sudo else ()), *via)
         self._sudo = sudo
 
     @property
@@ -95,7 +95,7 @@ class PrefixedShell:
         Raises:
             IncompleteError: sudo wants a password, a terminal, or does not allow the command.
         """
-        ended = self._shell.run([*self._prefix, *command], stdin, sink, deadline)
+        ended = self._shell.run([*self.prefix, *command], stdin, sink, deadline)
         refusal = next((line for line in ended.stderr.splitlines() if line.startswith("sudo:")), "")
         if not refusal and "is not allowed to execute" in ended.stderr:
             refusal = ended.stderr.strip().splitlines()[-1]

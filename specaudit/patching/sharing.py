@@ -63,7 +63,18 @@ def _places(site: str, home: str, patterns: tuple[str, ...]) -> list[str]:
     for pattern in patterns:
         for above in ups if "{up}" in pattern else [""]:
             found.update(dict.fromkeys(glob.glob(pattern.format(up=above, home=home, uv=uv))))
-    return [place for place in sorted(found) if os.path.isdir(place)]
+    return [place for place in sorted(found) if os.path.isdir(place) and not _second_name(place)]
+
+
+def _second_name(place: str) -> bool:
+    """Whether ``place`` lies in the ``lib64`` of an environment that is a link to its ``lib``: no other place."""
+    library = os.path.dirname(os.path.dirname(place))
+    above, name = os.path.split(library)
+    return (
+        name.startswith("lib")
+        and os.path.islink(library)
+        and os.path.dirname(os.path.realpath(library)) == os.path.realpath(above)
+    )
 
 
 def _facts(root: str, path: str, package: str, places: list[str]) -> Header:

@@ -293,6 +293,8 @@ def test_a_patch_file_is_written_with_its_dockerfile_line(
     assert "COPY slots.patch /tmp/slots.patch\nRUN cd " in capsys.readouterr().out
     assert file.read_text().startswith("Made by specaudit for vllm 0.20.1: lookahead-slots 1\n")
     assert run(["patch", engine, "--recipe", "lookahead-slots", "--emit", str(tmp_path / "no/x")]) == Exit.ERROR
+    out, err = capsys.readouterr()
+    assert (out, "no/x cannot be written" in err) == ("", True)
 
 
 def test_a_release_is_refused_and_nothing_is_said_of_taking_back(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from support import trees
 from specaudit import document
 from specaudit.cli import run
 from specaudit.engines import ENGINES
+from specaudit.report.view import report_of
 from specaudit.ruling.judge import RuleJudge
 from specaudit.ruling.store import rulebook
 
@@ -274,6 +275,25 @@ def test_bad_arguments(program: Program, documents: dict[str, Path], arguments: 
     assert answer.code == 2
     assert said in answer.err
     assert "Traceback" not in answer.err
+
+
+def test_a_report_that_cannot_be_written_any_more_takes_no_other_with_it(
+    program: Program, documents: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    monkeypatch.setattr("specaudit.report.view.report_of", lambda *given: (folder.rmdir(), report_of(*given))[1])
+    formats = ("--format", f"html={folder}/x.html", "--format", f"junit={tmp_path}/x.xml")
+    said = program("report", documents["0.33.0"], *formats, "--fail-on", "critical")
+    assert (said.code, "x.html cannot be written" in said.err, "gate: " in said.err) == (2, True, True)
+    assert (tmp_path / "x.xml").read_text().startswith("<?xml")
+    folder.mkdir()
+    unscanned = tmp_path / "none.json"
+    unscanned.write_bytes(b"{}")
+    assert (
+        "reports/no/x.html cannot be written"
+        in program("report", unscanned, "--format", f"html={folder}/no/x.html").err
+    ), "it is told before the documents are read"
 
 
 def test_a_file_that_is_no_scan_document(program: Program, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from support.index import Index, serving
 from support.wheels import part_of_release, wheel_bytes
 
+from specaudit import document
 from specaudit.cli import run
 
 
@@ -142,6 +143,37 @@ def test_one_method_can_be_shown_alone(specaudit: Callable[..., Said], release: 
     assert {method for proposer in said.document["proposers"] for method in proposer["methods"]} == {"dflash"}
     wrong = specaudit("scan", target, "--no-rules", "--method", "telepathy")
     assert (wrong.code, "telepathy" in wrong.err, "dflash" in wrong.err) == (2, True, True)
+
+
+@pytest.mark.parametrize(
+    ("method", "verdict", "sentence"),
+    [
+        ("dflash", "none", "no tree is drafted;"),
+        ("ngram", "none", "no tree is drafted;"),
+        ("mtp", "none", "no tree is drafted;"),  # its class drafts one, for others
+        ("eagle", "static", "a static tree is drafted only if attention_config.backend is TREE_ATTN"),
+    ],
+)
+def test_the_answers_about_trees_are_those_of_the_method(
+    specaudit: Callable[..., Said], release: Callable[[str], Path], method: str, verdict: str, sentence: str
+) -> None:
+    scan = ("scan", f"dir:{release('0.20.1')}", "--no-rules", "--method", method)
+    said = specaudit(*scan)
+    assert sentence in " ".join(said.out.split())
+    assert f"is a tree drafted? {verdict}\n" in said.out
+    assert ("tree-static" in said.out) == (verdict == "static")
+    made = specaudit(*scan, "--json").document
+    drafting, proposers = made["tree"]["drafting"], made["proposers"]
+    assert (drafting["verdict"], drafting["evidence"] == []) == (verdict, verdict == "none")
+    if verdict == "none":
+        assert drafting["searched"]["looked_at"] == len(proposers)
+        assert drafting["searched"]["files"] >= len({proposer["path"] for proposer in proposers})
+    else:
+        assert any("speculative_token_tree" in line["text"] for line in drafting["evidence"])
+    assert made["tree"]["attention"]["verdict"] == "static"
+    assert made["tree"]["verification"]["searched"]["looked_at"] == len(made["verifiers"])
+    expected = specaudit(*scan, "--brief", "--expect", f"tree-drafting={verdict}")
+    assert expected.code == 0
 
 
 def test_a_method_of_an_engine_whose_paths_are_not_drawn_is_shown_alone(
@@ -321,7 +353,24 @@ def test_a_cache_that_cannot_be_used_is_said_once_and_the_scan_is_made(
 
 def test_an_output_that_cannot_be_written(specaudit: Callable[..., Said], tree: Path) -> None:
     said = specaudit("scan", f"dir:{tree}", "--no-rules", "--output", "/dev/null/x.json")
-    assert (said.code, "cannot be written" in said.err) == (2, True)
+    assert (said.code, said.out) == (2, ""), "it is told before the work"
+    assert "cannot be written" in said.err
+
+
+def test_an_output_that_cannot_be_written_any_more_hides_no_result(
+    specaudit: Callable[..., Said], tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    encode = document.encode
+    monkeypatch.setattr(document, "encode", lambda scans: (folder.rmdir(), encode(scans))[1])
+    scan = ("scan", f"dir:{tree}", "--no-rules", "--brief", "--expect", "runner=v2", "--output", f"{folder}/x")
+    said = specaudit(*scan)
+    assert (said.code, "cannot be written" in said.err, "runner" in said.err) == (2, True, True)
+    assert said.out.startswith("vllm")
+    (tree / "vllm/config/bad.py").symlink_to("nowhere.py")
+    folder.mkdir()
+    assert specaudit(*scan).code == 3
 
 
 @pytest.mark.parametrize("form", [[], ["--json"], ["--brief"]])

@@ -27,6 +27,7 @@ class Liar:
     label = "liar"
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
 
     def __init__(self, make: Callable[[bytes], bytes]) -> None:
         self._make = make

@@ -116,6 +116,29 @@ def test_the_same_environment_by_two_ways_is_one(tmp_path: Path, venv: Path) -> 
     assert len(host.installations(ENGINES)) == 1
 
 
+def test_the_lib64_of_an_environment_is_no_second_installation(tmp_path: Path, server: tuple[Path, int]) -> None:
+    python, pid = server
+    prefix = python.parent.parent
+    assert (prefix / "lib64").is_symlink(), "as every venv on a machine of 64 bits has it"
+    host = RemoteHost(FakeShell("gpu1"), looking=looking(tmp_path, prefix, pids=[pid]))
+    (found,) = host.installations(ENGINES)
+    assert found.root == str(site_of(prefix))
+    assert [item.what for item in host.manifest(found).not_looked if "lib64" in item.what + item.why] == []
+
+
+def test_a_link_to_the_package_of_another_environment_is_told(tmp_path: Path, venv: Path) -> None:
+    other = make_environment(tmp_path / "other", {}, "1", "other")
+    (site_of(other.parent.parent) / "vllm").symlink_to(site_of(venv.parent.parent) / "vllm")
+    (site_of(venv.parent.parent) / "more.pth").write_text(f"{site_of(other.parent.parent)}\n")
+    try:
+        host = RemoteHost(FakeShell("gpu1"), looking=looking(tmp_path, venv.parent.parent))
+        (found,) = host.installations(ENGINES)
+    finally:
+        (site_of(venv.parent.parent) / "more.pth").unlink()
+    told = [item.what for item in host.manifest(found).not_looked if "a second installation" in item.why]
+    assert told == [f"vllm 0.30.0 in {site_of(other.parent.parent)}"]
+
+
 def test_no_engine_at_all(tmp_path: Path) -> None:
     host = RemoteHost(FakeShell("gpu1"), looking=looking(tmp_path))
     with pytest.raises(TargetError, match="gpu1 has no vllm or sglang") as caught:

@@ -150,6 +150,7 @@ def test_an_answer_that_is_cut_is_no_answer(client: Client, start_sshd: Server) 
         label = "gpu1"
         notes: tuple[str, ...] = ()
         unread: tuple[str, ...] = ()
+        prefix: tuple[str, ...] = ()
         close = shell.close
 
         def run(self, command: Sequence[str], stdin: bytes, sink: Sink, deadline: float) -> Ended:

@@ -108,6 +108,23 @@ def test_a_container_that_is_not_there(client: Client, start_sshd: Server) -> No
         PythonCaller(PrefixedShell(client.shell("gpu1"), ("no-docker", "exec", "-i", "x"))).call(WHOAMI, {})
 
 
+@pytest.mark.parametrize(
+    ("via", "sudo", "command"),
+    [
+        ("chroot /no/such/root", False, "chroot /no/such/root /opt/v/bin/python -V"),
+        ("chroot '/no such/root'", True, "sudo -n -- chroot '/no such/root' /opt/v/bin/python -V"),
+    ],
+)
+def test_the_command_to_try_by_hand_is_the_whole_one(
+    client: Client, start_sshd: Server, via: str, sudo: bool, command: str
+) -> None:
+    client.host("gpu1", start_sshd())
+    shell = PrefixedShell(client.shell("gpu1"), words_of(via), sudo)
+    with pytest.raises(IncompleteError, match="exit code 125 and no answer") as caught:
+        PythonCaller(shell, "/opt/v/bin/python").call(WHOAMI, {})
+    assert caught.value.hint == f"Try by hand on gpu1: {command}."
+
+
 @pytest.fixture
 def rule() -> Iterator[Callable[[str], None]]:
     """``rule(text)``: a file in /etc/sudoers.d, removed at the end."""

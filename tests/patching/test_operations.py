@@ -580,6 +580,22 @@ def test_a_plan_names_environments_that_share_a_file(
     assert "anchor   vllm/v1/core/sched/scheduler.py:222" in text
 
 
+def test_the_lib64_of_an_environment_is_nobody_else(
+    copy: Copy, opened: Callable[[Path], Place], tmp_path: Path
+) -> None:
+    real = copy("a")
+    site = tmp_path / "v/lib/python3.12/site-packages"
+    site.parent.mkdir(parents=True)
+    real.rename(site)
+    (tmp_path / "v/lib64").symlink_to("lib")
+    other = tmp_path / "w/lib/python3.12/site-packages"
+    other.mkdir(parents=True)
+    (other / "vllm").symlink_to(site / "vllm")
+    (tmp_path / "w/lib64").symlink_to("lib")
+    prepared = prepare(opened(site), named([SLOTS]))
+    assert prepared.surroundings.aliases == (f"{other}/vllm",)
+
+
 def test_a_plan_names_processes_that_have_loaded_the_engine(copy: Copy, opened: Callable[[Path], Place]) -> None:
     site = copy("a")
     library = site / "vllm/_C.abi3.so"

@@ -208,6 +208,48 @@ def test_the_command_prints_a_table_and_a_verdict(
     assert "FAIL  dflash accepts, batch 1: acceptance length 1.000" in out
 
 
+def test_a_file_that_cannot_be_written_is_told_before_the_run(
+    engine: Path, prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program([*command(engine), "--prompts", prompts, "--output", "/nope/x"]) == Exit.ERROR
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines()[0]) == ("", "error: /nope/x cannot be written: No such file or directory.")
+    assert list((tmp_path / "cache/specaudit").glob("smoke/*")) == []
+
+
+@pytest.mark.parametrize(("broken", "code"), [(False, Exit.ERROR), (True, Exit.INCOMPLETE)])
+def test_a_file_that_cannot_be_written_any_more_hides_no_result(
+    engine: Path,
+    prompts: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    broken: bool,
+    code: Exit,
+) -> None:
+    if broken:
+        (engine / "vllm/__init__.py").write_text("import nowhere_to_be_found\n")
+    folder = tmp_path / "results"
+    folder.mkdir()
+    follow = session.follow
+
+    def vanishing(*given: object) -> session.Look:
+        folder.rmdir()
+        return follow(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(session, "follow", vanishing)
+    assert program([*command(engine), "--prompts", prompts, "--output", str(folder / "x.json")]) == code
+    out, err = capsys.readouterr()
+    monkeypatch.setattr(session, "follow", follow)
+    assert ("ok    dflash is lossless" in out) != broken
+    assert "x.json cannot be written: No such file or directory." in err
+    assert ("nothing could be measured" in err) == broken
+    (again,) = [line for line in err.splitlines() if "the result is still there" in line]
+    run_name = again.split("--attach ")[1].split()[0]
+    assert program(["smoke", f"dir:{engine}", "--attach", run_name, "--json"]) == (code if broken else Exit.CLEAN)
+    assert json.loads(capsys.readouterr().out)["schema"] == "specaudit/smoke/1"
+
+
 def test_the_document_is_alone_on_stdout(engine: Path, prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert program([*command(engine), "--prompts", prompts, "--json", "--quiet"]) == Exit.CLEAN
     made = json.loads(capsys.readouterr().out)

@@ -64,7 +64,7 @@ class Environment:
 
     def __init__(self, python: str, paths: Iterable[str], why: str, mount: str = "", own: bool = False) -> None:
         self.python = python
-        self.paths = list(dict.fromkeys(path for path in paths if path and os.path.isdir(path)))
+        self.paths = installed.folders(paths)
         self.why = why
         self.mount = mount
         self.own = own

@@ -40,7 +40,7 @@ def find(search_path: Iterable[str], engines: Iterable[str]) -> list[dict[str, A
         ``notes``: pairs (what, why) about metadata that do not belong to what is imported, and about a change that
         ``specaudit patch`` has begun there.
     """
-    entries = _unique(search_path)
+    entries = folders(search_path)
     found = []
     for engine in engines:
         infos = [info for entry in entries for info in _infos(entry, engine)]
@@ -125,7 +125,7 @@ def sources(paths: Iterable[str], package: str) -> list[str]:
 
 def environment(search_path: Iterable[str]) -> dict[str, str]:
     """Versions of torch, triton and CUDA on a search path, from their metadata; ``""`` where there are none."""
-    entries = _unique(search_path)
+    entries = folders(search_path)
     facts = {"torch": "", "triton": "", "cuda": ""}
     for name in ("torch", "triton"):
         info = next((i for entry in entries for i in _infos(entry, name)), "")
@@ -138,8 +138,21 @@ def environment(search_path: Iterable[str]) -> dict[str, str]:
     return facts
 
 
-def _unique(search_path: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(os.path.abspath(entry) for entry in search_path if entry and os.path.isdir(entry)))
+def folders(search_path: Iterable[str]) -> list[str]:
+    """The folders of a search path, each under the name that comes first: ``lib64`` of an environment is its ``lib``.
+
+    Their identity is asked of the system: below ``/proc/PID/root`` a resolved path would lead out of the container.
+    """
+    found: dict[tuple[int, int], str] = {}
+    for entry in search_path:
+        if not entry or not os.path.isdir(entry):
+            continue
+        try:
+            facts = os.stat(entry)
+        except OSError:  # it went away
+            continue
+        found.setdefault((facts.st_dev, facts.st_ino), os.path.abspath(entry))
+    return list(found.values())
 
 
 def _is_package(folder: str) -> bool:

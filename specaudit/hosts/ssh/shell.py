@@ -57,6 +57,11 @@ class SshShell:
         """What was not read of the user's configuration."""
         return self._connection.config.notes if self._connection else ()
 
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
     def run(self, command: Sequence[str], stdin: bytes, sink: Sink, deadline: float) -> Ended:
         """See :meth:`specaudit.hosts.shell.Shell.run`; time to connect has limits of its own."""
         connection = self._connected()
