@@ -151,10 +151,17 @@ def tagged(path: Path, first: str | None, last: str | None) -> list[Target]:
 
 def table(found: Sequence[Row]) -> list[tuple[str, ...]]:
     """Cells of the table that is printed, one tuple a row."""
-    return [
-        (row.release, row.runner, str(row.proposers), row.topologies, row.walks, row.tree, row.open) for row in found
-    ]
+    return [(row.release, row.runner, row.open) for row in found]
 
 
-#: Titles of :func:`table`; ``tree`` is drafting/attention/verification.
-COLUMNS = ("release", "default runner", "proposers", "drafts", "walks", "tree", "open findings")
+def below(row: Row) -> tuple[str, ...]:
+    """What stands below its row: lists that are too long for a column."""
+    return (
+        f"{row.proposers} proposers: {row.topologies or 'none'}",
+        f"walks: {row.walks or 'none'}",
+        f"tree drafted/masked/walked: {row.tree}",
+    )
+
+
+#: Titles of :func:`table`.
+COLUMNS = ("release", "default runner", "open findings")
