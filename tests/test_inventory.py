@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from specaudit.advice import named
 from specaudit.cli.machines import Said, meant
 from specaudit.errors import ConfigurationError, UsageError
 from specaudit.hosts.machines import HostOptions
@@ -204,3 +205,20 @@ def test_options_that_do_not_go_together() -> None:
             meant(["gpu1"], said)
     with pytest.raises(UsageError, match="--limit goes with --inventory"):
         meant(["gpu1"], Said(), limit=["a"])
+
+
+def test_a_machine_of_an_inventory_is_named_with_its_options_written_out(file: Path) -> None:
+    targets, machines = meant([], Said(ssh_config=file, ssh_option=["User=me and you"]), inventory=file)
+    spelled = {target.spec: named(target, machines, "vllm") for target in targets}
+    assert spelled["gpu2"] == (
+        f"root@10.0.0.2 --sudo -F {file} -o 'User=me and you' -o Port=2222 --deadline 30 "
+        "--python /opt/venv/bin/python --via 'docker exec -i vllm' --engine vllm"
+    )
+    assert spelled["gpu4"] == (
+        f"gpu4 -F {file} -o 'User=me and you' --deadline 30 --python /srv/venv/bin/python --engine vllm"
+    )
+    (again,), reached = meant(
+        ["root@10.0.0.2"],
+        Said(python=targets[1].python, via=targets[1].via, sudo=True, ssh_option=["Port=2222"], host_keys="yes"),
+    )
+    assert named(again, reached).startswith("root@10.0.0.2 --sudo -o Port=2222 --host-keys yes --python ")

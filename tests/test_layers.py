@@ -18,7 +18,7 @@ PACKAGE = Path(specaudit.__file__).parent
 ORDER = (
     ("errors", "model", "words", "lines", "logs"),
     ("targets", "cache", "faults", "threads", "nodes"),
-    ("hosts", "snapshot", "inventory"),
+    ("hosts", "snapshot", "inventory", "advice"),
     ("index", "syntax"),
     ("engines",),
     ("classify",),

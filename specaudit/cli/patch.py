@@ -326,7 +326,9 @@ def show(
         journal = journal_of(place)
         newest = journal.entries()
         if not newest:
-            raise UsageError(f"Nothing was recorded about {target} here.", "specaudit patch status tells what stands.")
+            raise UsageError(
+                f"Nothing was recorded about {target} here.", "specaudit patch status TARGET tells what stands."
+            )
         text = journal.show(entry or newest[0].identity)
     show_lines((line, None) for line in text.split("\n"))
 

@@ -95,6 +95,7 @@ def smoke(
     The engine runs there in processes of its own and outlives a dropped connection. Exit code 1: a threshold is missed
     or a mode failed; 3: none could be measured.
     """
+    from specaudit.advice import filled, named
     from specaudit.cli.caching import cached
     from specaudit.console import Progress, note, show_lines
     from specaudit.document import check_writable
@@ -118,6 +119,7 @@ def smoke(
             f"{host} is no installed engine, so nothing can run there.",
             "Name one that is installed on a GPU host: @local, dir:PATH, or a machine as ssh knows it.",
         )
+    spelled = named(where, reached, engine)
     with cached() as cache, reached:
 
         def opened() -> AbstractContextManager[Place]:
@@ -149,8 +151,11 @@ def smoke(
             with opened() as there:
                 _needed(there, names)
                 attach = session.start(there, job)
-            note(f"{attach} runs on {host}; if this ends early: specaudit smoke {host} --attach {attach} (or --stop)")
-        seen = session.follow(opened, attach, progress)
+            note(
+                f"{attach} runs on {host}; if this ends early: specaudit smoke {spelled} --attach {attach} (or --stop)"
+            )
+        with filled(spelled):
+            seen = session.follow(opened, attach, progress)
         progress.clear()
         failed = any("error" in result for result in seen.results.values())
         told = {mode: one for mode, one in seen.results.items() if mode in seen.job["modes"] or "error" in one}
@@ -159,7 +164,7 @@ def smoke(
             results.put(lambda: show_lines(lines(host, told, asked, earlier)))
         saved = _give(made, results, json, output)
         if not saved:
-            note(f"the result is still there: specaudit smoke {host} --attach {attach} --output FILE")
+            note(f"the result is still there: specaudit smoke {spelled} --attach {attach} --output FILE")
         if saved and not (keep or failed):
             with opened() as there:
                 session.drop(there, attach)
@@ -179,7 +184,7 @@ def _needed(there: Place, names: Sequence[str]) -> None:
             spec = there.target.spec
             raise PatchError(
                 f"The mode {name} needs a recipe that {spec} does not have.",
-                f"Apply it first: specaudit patch {spec} --recipe {' or '.join(NEEDS[name])}.",
+                f"Apply it first: specaudit patch {there.asked} --recipe {' or '.join(NEEDS[name])}.",
             )
 
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specaudit.errors import IncompleteError, SpecauditError, UnreachableError
+from specaudit.errors import IncompleteError, SpecauditError, TargetError, UnreachableError
 from specaudit.hosts.base import Answer
 from specaudit.hosts.far_side import TOO_OLD
 from specaudit.hosts.frame import AnswerReader, compose
@@ -80,6 +80,7 @@ class PythonCaller:
         Raises:
             DeadlineError: no answer within ``deadline`` seconds.
             UnreachableError: no connection, no usable Python there, or the answer is cut.
+            TargetError: the interpreter that was named is not there.
             AnswerError: the answer is malformed.
             IncompleteError: the script raised.
         """
@@ -98,13 +99,13 @@ class PythonCaller:
         said = _said(ended.stderr or noise)
         if ended.status == _NOT_FOUND and "no usable Python" in ended.stderr:
             tried = ended.stderr.rpartition(";")[2].strip()
-            what = python or "python3"
             if tried:
                 return UnreachableError(
                     f"{self.label} has no Python 3.8 or newer among {tried}.", "Name another with --python PATH."
                 )
-            return UnreachableError(
-                f"{self.label} has no {what}.",
+            kind = TargetError if python else UnreachableError  # one that was named is a mistake, here as for @local
+            return kind(
+                f"{self.label} has no {python or 'python3'}.",
                 'Name the engine\'s interpreter with --python PATH, or its container with --via "docker exec -i NAME".',
             )
         if TOO_OLD in ended.stderr:

@@ -95,6 +95,17 @@ class Machines:
                 self.note(text)
             host.close()
 
+    def words(self, target: Target) -> list[str]:
+        """A machine as a command line names it: its address, and the options with which it is reached."""
+        options = self.per_host.get(target.spec, self.everywhere)
+        words = [options.address or target.spec]
+        words += ["--sudo"] if options.sudo else []
+        words += ["-F", str(self.ssh.file)] if self.ssh.file else []
+        words += [part for option in options.ssh for part in ("-o", option)]
+        words += ["--host-keys", self.ssh.policy] if self.ssh.policy else []
+        words += ["--deadline", f"{options.deadline:g}"] if options.deadline else []
+        return words
+
     def close(self) -> None:
         """Ends the run: all connections, also those that other threads are waiting for or still make."""
         with self._lock:

@@ -158,6 +158,7 @@ class AgentClient:
         return answer
 
 
+#: What to do about it; see :mod:`specaudit.advice` for TARGET.
 _HINTS = {
     "changed": "Plan again: specaudit patch TARGET --recipe NAME.",
     "interrupted": "Undo it first: specaudit patch revert TARGET.",
@@ -178,7 +179,7 @@ _HINTS = {
 
 def _error(label: str, error: Mapping[str, Any], blobs: Mapping[str, bytes]) -> SpecauditError:
     kind, message = str(error.get("kind")), f"{label}: {error.get('message')}"
-    hint = _HINTS.get(kind, "See specaudit patch status TARGET.").replace("TARGET", label)
+    hint = _HINTS.get(kind, "See specaudit patch status TARGET.")
     if kind == "path":
         return IntegrityError(message, "The plan names a file outside the engine; report it.")
     if kind == "foreign":

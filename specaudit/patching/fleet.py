@@ -130,13 +130,13 @@ def apply_all(
     def one(p: Planned) -> Applied:
         if p.prepared is None or p.error is not None:
             return Applied(p.target, error=p.error)
-        return _one(p.target, p.prepared.plan, open_place, imports, journals)
+        return _one(p.target, p.prepared, open_place, imports, journals)
 
     return _each(one, planned)
 
 
-def _one(target: Target, plan: Plan, open_place: Open, imports: bool, journals: Path | None) -> Applied:
-    notes: tuple[str, ...] = ()
+def _one(target: Target, prepared: Prepared, open_place: Open, imports: bool, journals: Path | None) -> Applied:
+    plan, notes = prepared.plan, tuple[str, ...]()
     ours = tuple(step.recipe for step in plan.steps)
     try:
         if plan.steps:
@@ -161,11 +161,12 @@ def _one(target: Target, plan: Plan, open_place: Open, imports: bool, journals: 
     undone_badly = isinstance(error, RefusedError) and error.kind in _BEGUN
     if not ours and not undone_badly:
         return Applied(target, notes=notes, error=error)
-    return _reverted(target, ours, open_place, error, notes, journals)
+    return _reverted(target, prepared, ours, open_place, error, notes, journals)
 
 
 def _reverted(
     target: Target,
+    prepared: Prepared,
     recipes: tuple[str, ...],
     open_place: Open,
     error: SpecauditError,
@@ -183,7 +184,7 @@ def _reverted(
                 return Applied(target, None, (*notes, *more), error, reverted=True)
             return Applied(target, None, notes, error)
     except SpecauditError as bad:
-        left = f"{target.spec} could not be taken back: {bad.message} Run: specaudit patch revert {target.spec}"
+        left = f"{target.spec} could not be taken back: {bad.message} Run: specaudit patch revert {prepared.asked}"
         return Applied(target, None, (*notes, left), error)
 
 

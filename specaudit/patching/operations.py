@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specaudit.advice import TARGET
 from specaudit.errors import PatchError
 from specaudit.index import Index
 from specaudit.model import Finding
@@ -35,11 +36,12 @@ PATIENCE = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A plan for one place, what stands there, and what it touches beside its files."""
+    """A plan for one place, what stands there, what it touches beside its files, and how the place was asked for."""
 
     plan: Plan
     standing: Standing | None
     surroundings: Surroundings
+    asked: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ def prepare(place: Place, recipes: Sequence[Recipe]) -> Prepared:
     snapshot = place.snapshot()
     with _PARSING:
         made = plan(snapshot, recipes, versions, all_recipes())
-    return Prepared(made, standing, place.surroundings(made.paths) if made.steps else Surroundings())
+    around = place.surroundings(made.paths) if made.steps else Surroundings()
+    return Prepared(made, standing, around, place.asked)
 
 
 def _sound(place: Place, standing: Standing) -> None:
@@ -90,10 +93,10 @@ def _sound(place: Place, standing: Standing) -> None:
 def _way_out(place: Place, standing: Standing) -> str:
     """What to do about what stands, where that is not as a change left it; ``""`` where it is."""
     if standing.state == "interrupted":
-        return f"Undo it first: specaudit patch revert {place.target.spec}."
+        return "Undo it first: specaudit patch revert TARGET."
     if standing.state == "busy":
         return "Wait until it has finished."
-    return f"Look at specaudit patch status {place.target.spec}." if standing.drifted else ""
+    return "Look at specaudit patch status TARGET." if standing.drifted else ""
 
 
 def carry_out(place: Place, made: Plan, journals: Path | None = None) -> tuple[str, ...]:
@@ -176,7 +179,7 @@ def verify(place: Place, imports: bool = False) -> Verification:
         len(checked["compiled"]),
         sum(not why for why in tried.values()),
         shown,
-        " ".join(part for part in (_way_out(place, standing), advice) if part),
+        " ".join(part for part in (_way_out(place, standing).replace(TARGET, place.asked), advice) if part),
     )
 
 

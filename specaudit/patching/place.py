@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from specaudit.advice import filled, named
 from specaudit.cache import Cache
 from specaudit.engines import ENGINES
 from specaudit.errors import TargetError
@@ -50,13 +51,17 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One engine of one target. ``client`` is ``None`` for a source (a wheel, a release, a commit): planned on only."""
+    """One engine of one target. ``client`` is ``None`` for a source (a wheel, a release, a commit): planned on only.
+
+    ``asked`` is the target as a command line names it (:mod:`specaudit.advice`).
+    """
 
     target: Target
     host: Host
     installation: Installation
     client: AgentClient | None
     cache: Cache
+    asked: str
 
     def snapshot(self) -> Snapshot:
         """The engine's Python files, as they are now."""
@@ -113,6 +118,8 @@ def place(
 ) -> Iterator[Place]:
     """The engine of a target, closed afterwards; ``machines`` says how machines are reached.
 
+    Commands that errors advise, of what is done there too, name the target with its options.
+
     Raises:
         SpecauditError: the target cannot be reached, or holds no engine.
     """
@@ -120,14 +127,15 @@ def place(
     unknown = [name for name in names if name not in ENGINES]
     if unknown:
         raise TargetError(f"{unknown[0]} is no engine that is known.", f"Known engines: {', '.join(ENGINES)}.")
-    with opened(target, Means(cache, lambda path: True, progress, consent, machines)) as host:
+    asked = named(target, machines, engine)
+    with filled(asked), opened(target, Means(cache, lambda path: True, progress, consent, machines)) as host:
         found = host.installations(names)
         if not found:
             raise TargetError(f"{host.label} holds none of: {', '.join(names)}.", "Name the folder that holds it.")
         client = None
         if not is_source(target):
             client = AgentClient(_caller(host), found[0].root, found[0].engine, label=target.spec)
-        yield Place(target, host, found[0], client, cache)
+        yield Place(target, host, found[0], client, cache, asked)
 
 
 def is_source(target: Target) -> bool:

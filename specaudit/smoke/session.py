@@ -154,7 +154,8 @@ def follow(open_place: Open, run: str, progress: Callable[[str], None] = lambda 
         except UnreachableError as lost:
             if time.monotonic() - heard > PATIENCE:
                 raise UnreachableError(
-                    f"{lost.message} The run {run} goes on there.", f"Look again later: --attach {run}."
+                    f"{lost.message} The run {run} goes on there.",
+                    f"Look again later: specaudit smoke TARGET --attach {run}.",
                 ) from lost
             progress(f"{run}: no answer, trying again")
             time.sleep(PAUSE)

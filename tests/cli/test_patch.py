@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from support import trees
 
 from specaudit.cli import run
 from specaudit.errors import Exit
+from tests.hosts.machines import make_environment, site_of
 
 SCHEDULER = "vllm/v1/core/sched/scheduler.py"
 
@@ -235,6 +237,22 @@ def test_an_import_with_the_wrong_interpreter_is_one_clear_error(
     error, hint = capsys.readouterr().err.splitlines()
     assert error.endswith("No module named 'nowhere_to_be_found'. Its change was taken back.")
     assert "does not have nowhere_to_be_found" in hint
+
+
+def test_a_command_that_is_advised_can_be_typed_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    prefix = tmp_path / "my venv"
+    make_environment(prefix, {"vllm/a.py": "A = 1\n"}, "0.20.1")
+    journal = site_of(prefix) / ".specaudit-vllm/journal.json"
+    journal.parent.mkdir()
+    journal.write_text("broken")
+    assert run(["patch", "status", "@local", "--venv", str(prefix), "--engine", "vllm"]) == Exit.ERROR
+    advised = capsys.readouterr().err.strip().rpartition(": specaudit ")[2].rstrip(".")
+    assert advised == f"patch forget @local --python '{prefix}/bin/python' --engine vllm"
+    assert run([*shlex.split(advised), "--yes"]) == Exit.CLEAN
+    assert "the journal of unknown changes is dropped" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("more", [[], ["--yes"]])

@@ -248,3 +248,22 @@ def test_bad_options_are_one_error_each(client: Client, start_sshd: Server, scan
         assert words in err
         assert out == ""
         assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("option", ["--venv", "--python"])
+def test_an_interpreter_that_is_not_there_is_the_same_mistake_everywhere(
+    client: Client, start_sshd: Server, engine: Path, scan: Scan, tmp_path: Path, option: str
+) -> None:
+    server = start_sshd()
+    for name in ("gpu1", "gpu2"):
+        client.host(name, server)
+    here, there = scan(option, "/nope"), scan("gpu1", option, "/nope")
+    assert (here[0], there[0]) == (2, 2)
+    assert "/nope" in here[2]
+    assert f"error: gpu1 has no /nope{'/bin/python' if option == '--venv' else ''}." in there[2]
+    inventory = tmp_path / "fleet.toml"
+    inventory.write_text(f'[hosts.gpu1]\n{option[2:]} = "/nope"\n[hosts.gpu2]\npython = "{engine}"\n')
+    code, out, err = scan("--inventory", str(inventory), "--brief")
+    assert (code, "error: gpu1 has no /nope" in err) == (3, True)
+    rows = [line.split()[:2] for line in out.splitlines()[:3]]
+    assert rows[1:] == [["A", "gpu2"], ["-", "gpu1"]]

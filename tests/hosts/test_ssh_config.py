@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,8 +96,11 @@ def test_policies_are_those_of_openssh(file: Path, text: str, policy: str) -> No
 @pytest.mark.parametrize("text", ["Host x\n  NoSuchOption 1\n", "Port many\n"])
 def test_a_configuration_that_ssh_refuses_is_its_error(file: Path, text: str) -> None:
     file.write_text(text)
-    with pytest.raises(ConfigurationError, match="ssh refuses its configuration for gpu1"):
-        resolve("gpu1", SshOptions(file))
+    with pytest.raises(ConfigurationError, match="ssh refuses its configuration for gpu1") as caught:
+        resolve("gpu1", SshOptions(file, ("Port=22",)))
+    assert caught.value.hint == f"Try: ssh -G -F {file} -o Port=22 gpu1"
+    again = subprocess.run(caught.value.hint.removeprefix("Try: "), shell=True, capture_output=True, text=True)
+    assert " ".join(again.stderr.split()) in caught.value.message
 
 
 @pytest.mark.parametrize(

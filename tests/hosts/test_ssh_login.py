@@ -160,7 +160,23 @@ def test_the_wrong_key_is_named(client: Client, keys: Keys, start_sshd: Server) 
     assert f"gpu1 does not let root in: it takes publickey. Offered: {keys.other_user} (ssh-ed25519)." in str(
         caught.value
     )
-    assert "ssh-add" in caught.value.hint
+    by_hand = caught.value.hint.partition("`")[2].partition("`")[0]
+    assert by_hand == f"ssh -o BatchMode=yes -F {client.config} gpu1 true"
+    assert caught.value.hint == f"Make `{by_hand}` work: ssh-add a key, or name one with IdentityFile."
+    mended = run("sh", "-c", by_hand.replace(" gpu1", f" -o IdentityFile={keys.user} gpu1"))
+    assert mended == "", "it asks the right host"
+
+
+def test_options_of_one_host_stand_in_the_command_to_try(client: Client, keys: Keys, start_sshd: Server) -> None:
+    client.host("gpu1", start_sshd(), IdentityFile=str(keys.other_user))
+    connector = Connector(client.options())
+    with pytest.raises(UnreachableError) as caught:
+        connector.connect("root@gpu1", ("User=root", "LocalCommand=echo hi"))
+    connector.close()
+    assert (
+        f"`ssh -o BatchMode=yes -F {client.config} -o User=root -o 'LocalCommand=echo hi' root@gpu1 true`"
+        in caught.value.hint
+    )
 
 
 def test_a_key_with_a_passphrase_is_asked_for_or_named(client: Client, start_sshd: Server, tmp_path: Path) -> None:

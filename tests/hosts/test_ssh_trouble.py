@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from specaudit.errors import DeadlineError, Exit, IncompleteError, UnreachableError
+from specaudit.errors import DeadlineError, Exit, IncompleteError, TargetError, UnreachableError
 from specaudit.hosts.machine import PythonCaller
 from specaudit.hosts.shell import Ended, Sink
 from specaudit.hosts.ssh.config import Timeouts
@@ -182,7 +182,7 @@ def test_a_python_that_is_not_there_or_too_old(
     client: Client, start_sshd: Server, public_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.host("gpu1", start_sshd())
-    with pytest.raises(UnreachableError, match="gpu1 has no /opt/none/bin/python"):
+    with pytest.raises(TargetError, match="gpu1 has no /opt/none/bin/python"):
         PythonCaller(client.shell("gpu1"), "/opt/none/bin/python").call(WHOAMI, {})
     pyenv = Path.home() / ".pyenv" / "versions"
     for python in pyenv.glob("3.[67].*/bin/python3"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 import time
 from collections.abc import Callable
@@ -53,7 +54,12 @@ def test_connections_break_and_the_run_goes_on(
     assert program([*command, *more, "--prompts", str(prompts)]) == Exit.CLEAN
     thread.join()
     assert len(broken) >= 2
-    made = json.loads(capsys.readouterr().out)
+    out, err = capsys.readouterr()
+    made = json.loads(out)
+    advised = err[err.index("specaudit smoke gpu1") :].partition(" --attach")[0]
+    assert advised == shlex.join(
+        ["specaudit", "smoke", "gpu1", "-F", str(client.config), "--python", str(python), "--via", command[-1]]
+    )
     assert [mode["error"] for mode in made["modes"]] == [None, None]
     assert made["gpus"] == {"stand-in (compute capability 9.0)": 1}
     assert made["not_run_on"] == ["8.0 Ampere (A100)", "10.0 Blackwell (B200)"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -111,7 +112,7 @@ def test_following_ends_with_the_name_of_the_run_when_the_host_stays_away(
 
     with pytest.raises(UnreachableError, match="The run vllm-abcdef goes on there") as lost:
         session.follow(gone, "vllm-abcdef")
-    assert "--attach vllm-abcdef" in lost.value.hint
+    assert lost.value.hint == "Look again later: specaudit smoke TARGET --attach vllm-abcdef."
 
 
 def test_a_mode_that_crashes_is_that_modes_result(opened: Opened) -> None:
@@ -245,8 +246,8 @@ def test_a_file_that_cannot_be_written_any_more_hides_no_result(
     assert "x.json cannot be written: No such file or directory." in err
     assert ("nothing could be measured" in err) == broken
     (again,) = [line for line in err.splitlines() if "the result is still there" in line]
-    run_name = again.split("--attach ")[1].split()[0]
-    assert program(["smoke", f"dir:{engine}", "--attach", run_name, "--json"]) == (code if broken else Exit.CLEAN)
+    advised = shlex.split(again.partition(": specaudit ")[2].removesuffix("--output FILE"))
+    assert program([*advised, "--json"]) == (code if broken else Exit.CLEAN)
     assert json.loads(capsys.readouterr().out)["schema"] == "specaudit/smoke/1"
 
 

@@ -108,9 +108,10 @@ def _without_key(
 
 
 def _refused(label: str, config: SshConfig, tried: Tried, why: str) -> UnreachableError:
+    by_hand = config.by_hand("-o", "BatchMode=yes", command="true")
     return UnreachableError(
         printable(f"{label} does not let {config.user} in{': ' + why if why else ''}. {tried.text()}"),
-        f"Make `ssh -o BatchMode=yes {label} true` work: ssh-add a key, or name one with IdentityFile.",
+        f"Make `{by_hand}` work: ssh-add a key, or name one with IdentityFile.",
     )
 
 

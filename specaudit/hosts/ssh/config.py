@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -57,10 +58,22 @@ class SshOptions:
     secret: Callable[[str], str | None] | None = None
     timeouts: Timeouts = Timeouts()
 
+    def way(self, destination: str) -> tuple[str, ...]:
+        """What the command line of ssh names to get there: options, and the destination at its end."""
+        user, host, port = split(destination)
+        words = ["-F", str(self.file)] if self.file else []
+        words += [part for option in self.options for part in ("-o", option)]
+        # Jump hosts are written user@host:port, which ssh itself takes apart before it starts the next ssh.
+        words += ["-p", str(port)] if port is not None else []
+        return (*words, f"{user}@{host}" if user else host)
+
 
 @dataclass(frozen=True, slots=True)
 class SshConfig:
-    """The resolved configuration of one destination. ``alias`` is the host as the user named it (ssh's ``%n``)."""
+    """The resolved configuration of one destination.
+
+    ``alias`` is the host as the user named it (ssh's ``%n``), ``way`` what leads there on the command line of ssh.
+    """
 
     alias: str
     host: str
@@ -69,6 +82,11 @@ class SshConfig:
     values: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...] = ()
     restricted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    way: tuple[str, ...] = ()
+
+    def by_hand(self, *options: str, command: str = "") -> str:
+        """What to type to have ssh itself go there."""
+        return shlex.join(["ssh", *options, *self.way]) + f" {command}".rstrip()
 
     def first(self, key: str, default: str = "") -> str:
         """The first value of a key (lower case), ``default`` when it is unset or ``none``."""
@@ -162,6 +180,7 @@ def resolve(destination: str, options: SshOptions) -> SshConfig:
         user=_first(values, "user"),
         values=values,
         restricted=_restrictions(program, values),
+        way=options.way(destination),
     )
 
 
@@ -178,17 +197,10 @@ def split(destination: str) -> tuple[str, str, int | None]:
 
 
 def _ssh_g(program: str, destination: str, options: SshOptions) -> str:
-    user, host, port = split(destination)
-    command = [program, "-G", "-T"]
-    command += ["-F", str(options.file)] if options.file else []
-    command += [part for option in options.options for part in ("-o", option)]
-    # Jump hosts are written user@host:port, which ssh itself takes apart before it starts the next ssh.
-    command += ["-p", str(port)] if port is not None else []
-    destination = f"{user}@{host}" if user else host
+    *way, destination = options.way(destination)
+    command = [program, "-G", "-T", *way, "--", destination]
     try:
-        done = subprocess.run(
-            [*command, "--", destination], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30
-        )
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
     except subprocess.TimeoutExpired:
         raise UnreachableError(
             f"ssh -G {destination} did not finish within 30 s.", "Look at `Match exec` in your ssh configuration."
@@ -196,7 +208,8 @@ def _ssh_g(program: str, destination: str, options: SshOptions) -> str:
     if done.returncode:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise ConfigurationError(
-            f"ssh refuses its configuration for {destination}: {said}", f"Try: ssh -G {destination}"
+            f"ssh refuses its configuration for {destination}: {said}",
+            f"Try: {shlex.join(['ssh', '-G', *way, destination])}",
         )
     return done.stdout
 
@@ -260,6 +273,7 @@ def _without_ssh(destination: str, options: SshOptions) -> SshConfig:
         port=port or int(_first(found, "port") or 22),
         user=user or _first(found, "user") or pwd.getpwuid(os.getuid()).pw_name,
         values=found,
+        way=options.way(destination),
         notes=(f"no ssh program was found: Include, and Match beyond host and user, were not read in {file}",),
     )
 

@@ -267,6 +267,6 @@ def _translated(destination: str, config: SshConfig) -> Iterator[None]:
     except (OSError, EOFError, paramiko.SSHException) as error:
         raise UnreachableError(
             printable(f"{where} ended the connection before the login: {str(error).strip() or type(error).__name__}."),
-            f"Compare with: ssh -v {destination}"
+            f"Compare with: {config.by_hand('-v')}"
             + ("; a server with many logins at once drops some (MaxStartups)." if "banner" in str(error) else ""),
         ) from error
