@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import pty
+import select
 import shlex
 import signal
 import subprocess
@@ -193,18 +194,16 @@ def answered(command: list[str], key: str) -> tuple[int, str]:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a worker of the tests ignores it
         signal.alarm(120)
         os.execv(command[0], command)
-    text, sent = b"", False
+    text = b""
     while True:
+        ready, _, _ = select.select([terminal], [], [], 1.0)
         try:
-            part = os.read(terminal, 4096)
+            part = os.read(terminal, 4096) if ready else b""
         except OSError:  # it has ended
             break
-        if not part:
-            break
         text += part
-        if not sent and b"[y/N]" in text:
+        if not ready and b"[y/N]" in text:  # again and again: what comes just before it reads may be lost
             os.write(terminal, key.encode())
-            sent = True
     _, status = os.waitpid(pid, 0)
     os.close(terminal)
     return os.waitstatus_to_exitcode(status), text.decode()
