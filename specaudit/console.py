@@ -12,7 +12,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import TYPE_CHECKING, get_args
 
 from specaudit import summary
@@ -154,24 +153,25 @@ def show_lines(lines: Iterable[Line]) -> None:
 
 
 def show_table(
-    columns: tuple[str, ...], rows: Iterable[tuple[str, ...]], below: Iterable[Iterable[str]] | None = None
+    columns: tuple[str, ...], rows: Iterable[tuple[str, ...]], below: Iterable[tuple[Iterable[str], Iterable[str]]]
 ) -> None:
-    """Prints a table on stdout, its lines as long as its cells: one row stays one line.
+    """Prints a table on stdout.
 
     Args:
         columns: titles.
         rows: cells, as many as there are titles.
-        below: what follows each row, indented; the rows are bold then.
+        below: what follows each row, indented: paragraphs, and lines that stay whole.
     """
     out = _Page()
     cells = [columns, *rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     out.line(lines[0], "dim")
-    style = "bold" if below is not None else None
-    for line, more in zip(lines[1:], below if below is not None else repeat(()), strict=False):
-        out.line(line, style)
-        for text in more:
+    for line, (paragraphs, whole) in zip(lines[1:], below, strict=True):
+        out.line(line, "bold")
+        for text in paragraphs:
+            out.entry("    ", text)
+        for text in whole:
             out.line(f"    {text}")
 
 

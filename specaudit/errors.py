@@ -133,5 +133,17 @@ class PatchError(SpecauditError):
     """A change could not be made; whatever had been done was undone."""
 
 
+class RefusedError(PatchError):
+    """The agent on a machine answered that it changed nothing, or undid what it had begun: nothing of this run stands.
+
+    Args:
+        kind: its word for the reason, such as ``already`` or ``locked``.
+    """
+
+    def __init__(self, kind: str, message: str, hint: str) -> None:
+        super().__init__(message, hint)
+        self.kind = kind
+
+
 class JournalError(PatchError):
     """What a machine keeps of earlier changes, to take them back, cannot be read."""

@@ -81,11 +81,11 @@ def _open(scan: Scan) -> str:
     return ", ".join(f"{found.count(severity)} {severity}" for severity in worst_first)
 
 
-def between(names: Iterable[str], first: str | None, last: str | None) -> list[str]:
+def between(names: Iterable[str], first: str | None, last: str | None, none: TargetError) -> list[str]:
     """Versions or tags that are final releases, oldest first, from ``first`` to ``last`` (both included).
 
     Raises:
-        TargetError: a bound is no version, or nothing lies between them.
+        TargetError: a bound is no version, or nothing lies between them; ``none`` where there is no release at all.
     """
     from packaging.version import Version
 
@@ -94,9 +94,12 @@ def between(names: Iterable[str], first: str | None, last: str | None) -> list[s
     if low is not None and high is not None and low > high:
         raise TargetError(f"{first} is newer than {last}.", "Write --from with the older one.")
     chosen = [n for n, v in found.items() if (low is None or v >= low) and (high is None or v <= high)]
+    if not found:
+        raise none
     if not chosen:
-        newest = ", ".join(sorted(found, key=found.__getitem__, reverse=True)[:5]) or "none"
-        raise TargetError("No release lies between the two bounds.", f"The newest releases are: {newest}.")
+        newest = ", ".join(sorted(found, key=found.__getitem__, reverse=True)[:5])
+        bounds = " and ".join(f"{option} {bound}" for option, bound in (("--from", first), ("--to", last)) if bound)
+        raise TargetError(f"No release lies within {bounds}.", f"The newest releases are: {newest}.")
     return sorted(chosen, key=found.__getitem__)
 
 
@@ -125,7 +128,10 @@ def releases(engine: str, first: str | None, last: str | None) -> list[Target]:
     config = pipconfig.read()
     with open_client(config) as client:
         known = versions(client, config, engine)
-    return [Target(f"{engine}=={version}") for version in between(known, first, last)]
+    none = TargetError(
+        f"The package index has no final release of {engine}.", f"See what it has: pip index versions --pre {engine}."
+    )
+    return [Target(f"{engine}=={version}") for version in between(known, first, last, none)]
 
 
 def tagged(path: Path, first: str | None, last: str | None) -> list[Target]:
@@ -136,15 +142,26 @@ def tagged(path: Path, first: str | None, last: str | None) -> list[Target]:
     """
     from specaudit.hosts.git import tags
 
-    return [Target(f"git:{path}@{tag}") for tag in between(tags(path), first, last)]
+    none = TargetError(
+        f"{path} has no tag that names a release, as v0.33.0.",
+        f"Fetch them: git -C {path} fetch --tags; or leave --git out to read the package index.",
+    )
+    return [Target(f"git:{path}@{tag}") for tag in between(tags(path), first, last, none)]
 
 
 def table(found: Sequence[Row]) -> list[tuple[str, ...]]:
     """Cells of the table that is printed, one tuple a row."""
-    return [
-        (row.release, row.runner, str(row.proposers), row.topologies, row.walks, row.tree, row.open) for row in found
-    ]
+    return [(row.release, row.runner, row.open) for row in found]
 
 
-#: Titles of :func:`table`; ``tree`` is drafting/attention/verification.
-COLUMNS = ("release", "default runner", "proposers", "drafts", "walks", "tree", "open findings")
+def below(row: Row) -> tuple[str, ...]:
+    """What stands below its row: lists that are too long for a column."""
+    return (
+        f"{row.proposers} proposers: {row.topologies or 'none'}",
+        f"walks: {row.walks or 'none'}",
+        f"tree drafted/masked/walked: {row.tree}",
+    )
+
+
+#: Titles of :func:`table`.
+COLUMNS = ("release", "default runner", "open findings")

@@ -40,12 +40,13 @@ class Kind(Enum):
     MACHINE = "machine"
 
 
-def parse(spec: str, *, python: str | None = None, via: str | None = None) -> Target:
+def parse(spec: str, *, python: str | None = None, option: str = "--python", via: str | None = None) -> Target:
     """Reads one target from the command line; nothing is looked up yet.
 
     Args:
         spec: see the module's list.
         python: the interpreter whose environment is meant (``@local`` and machines).
+        option: which says so, for messages.
         via: a command that leads into a container (machines).
 
     Raises:
@@ -53,7 +54,7 @@ def parse(spec: str, *, python: str | None = None, via: str | None = None) -> Ta
     """
     kind = kind_of(spec)
     if kind not in (Kind.LOCAL, Kind.MACHINE) and python:
-        raise TargetError(f"--python does not go with {spec}.", "Use it with @local or a machine.")
+        raise TargetError(f"{option} does not go with {spec}.", "Use it with @local or a machine.")
     if kind is not Kind.MACHINE and via:
         raise TargetError(f"--via does not go with {spec}.", "Use it with a machine that is reached over SSH.")
     if kind is Kind.RELEASE:

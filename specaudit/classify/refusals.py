@@ -103,11 +103,17 @@ class Refusals:
 
 
 def _message(raised: ast.Raise) -> str:
-    """The literal text of the exception that a statement raises."""
+    """The text of the exception that a statement raises, with ``…`` for what is only known when it is raised."""
     call = raised.exc
     if not isinstance(call, ast.Call) or not call.args:
         return "it raises an error"
-    text = "".join(
-        n.value for n in nodes.walk(call.args[0]) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-    )
-    return " ".join(text.split()) or f"{dotted(call.func)} is raised"
+    text = " ".join(_text(call.args[0]).split()).replace(" (…)", "")
+    return text if text.strip("…") else f"{dotted(call.func)} is raised"
+
+
+def _text(node: ast.AST) -> str:
+    if isinstance(node, ast.FormattedValue):
+        return "…"
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    return "".join(_text(child) for child in nodes.children(node))

@@ -65,10 +65,19 @@ def _open_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
+#: Where Git says to a hook which repository it runs for; ours are others.
+_GIT = (
+    "GIT_DIR", "GIT_COMMON_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_DEFAULT_HASH",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_PREFIX",
+)  # fmt: skip
+
+
 def run(argv: Sequence[str]) -> int:
     """Runs one command line and returns its exit code; everything that can go wrong ends here."""
     from specaudit.faults import fault, tracebacks
 
+    for name in _GIT:
+        os.environ.pop(name, None)
     try:
         with tracebacks():
             code = _run(argv)
@@ -113,9 +122,9 @@ def _run(argv: Sequence[str]) -> int:
     except typer.TyperException as bad:
         _complain(bad.format_message(), _help_hint(bad))
         return Exit.ERROR
-    except typer.Abort:  # the user declined at a prompt, or closed its input
-        _complain("Nothing was done.", "")
-        return Exit.CLEAN
+    except typer.Abort:  # Ctrl-C at a question, or its input was closed
+        _complain("The question was left, so nothing was done.", "Answer y or n, or give --yes.")
+        return Exit.INTERRUPTED
     except SystemExit as leaving:  # typer turns a broken pipe into an exit of its own, with a gate's code
         if isinstance(leaving.__context__, BrokenPipeError):
             return _reader_gone()

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from specaudit.console import Progress
     from specaudit.model import Scan
 
+#: Findings that the gate names; the changes hold all of them.
+_TOLD = 5
+
 app = sub_app()
 
 
@@ -38,6 +41,7 @@ def diff(
     from specaudit.cli.caching import cached
     from specaudit.console import Progress, note, show_lines
     from specaudit.report.gate import severity
+    from specaudit.report.view import ranked
     from specaudit.summary import title
 
     floor = severity(fail_on) if fail_on is not None else None
@@ -56,7 +60,13 @@ def diff(
         style = {"appeared": "green", "vanished": "red", "moved": "dim", "changed": "yellow"}
         show_lines([(f"{title(old)} -> {title(new)}", "bold"), *((str(c), style[c.kind]) for c in changes)])
         show_lines([(counted(len(changes), "change"), "bold")])
-    worse = differences.worse(old, new, floor) if floor is not None else []
+    worse = ranked(differences.worse(old, new, floor)) if floor is not None else []
+    if worse:
+        more = f" and {len(worse) - _TOLD} more" if len(worse) > _TOLD else ""
+        note(
+            f"{after}: gate: {counted(len(worse), 'finding')} at or above the gate that {before} has not: "
+            f"{', '.join(finding.rule for finding in worse[:_TOLD])}{more}"
+        )
     unjudged = floor is not None and any(one.engine and not one.findings for one in (old, new))
     if unjudged:
         note("one of the two was scanned without rules, so that --fail-on has nothing to compare")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specaudit.errors import Exit
+
 if TYPE_CHECKING:
     from specaudit.report.gate import Gate, Judgement
 
@@ -65,9 +67,9 @@ def gate_of(
 
 
 def tell(judgement: Judgement) -> None:
-    """Says on stderr what the gate objects to in one scan, if anything."""
+    """Says on stderr what the gate objects to in one scan, or why it cannot judge it; nothing where it passes."""
     from specaudit.console import note
     from specaudit.report.view import verdict
 
-    if judgement.failing or judgement.unmet:
+    if judgement.failing or judgement.unmet or judgement.code is not Exit.CLEAN:
         note(f"{judgement.scan.target.spec}: gate: {verdict(judgement)}")

@@ -31,13 +31,13 @@ def history(
     changes: Annotated[bool, typer.Option("--changes", help="Print what changed below each row.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
-    """Tell how releases differ: default runner, drafts, walks, trees and open findings, one row each."""
+    """Tell how releases differ: default runner, open findings, drafts, walks and trees."""
     from specaudit import document
     from specaudit.cli.caching import cached
     from specaudit.console import Progress, note, show_table
     from specaudit.engines import ENGINES
     from specaudit.errors import UsageError
-    from specaudit.history import COLUMNS, releases, rows, table, tagged
+    from specaudit.history import COLUMNS, below, releases, rows, table, tagged
     from specaudit.ruling.judge import RuleJudge
     from specaudit.ruling.store import rulebook
     from specaudit.scan import Options, scan_all
@@ -58,5 +58,5 @@ def history(
         sys.stdout.buffer.write(document.encode(document.of_scans(scans)))
     else:
         found = rows(scans)
-        show_table(COLUMNS, table(found), [map(str, row.changes) for row in found] if changes else None)
+        show_table(COLUMNS, table(found), [(below(row), map(str, row.changes) if changes else ()) for row in found])
     raise typer.Exit(exit_of(outcome.code for outcome in outcomes))

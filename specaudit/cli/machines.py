@@ -184,7 +184,8 @@ def _targets(
     elif not specs:
         others = [LOCAL]
     targets = [parse(e.name, python=python or e.python, via=said.via or e.via) for e in entries]
-    targets += [parse(spec, python=python, via=said.via) for spec in others]
+    option = "--venv" if said.venv else "--python"
+    targets += [parse(spec, python=python, option=option, via=said.via) for spec in others]
     return list(dict.fromkeys(targets)), entries
 
 

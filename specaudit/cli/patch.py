@@ -272,6 +272,7 @@ def forget(
 ) -> None:
     """Drop the machine's journal and leave the engine's files as they are (after a reinstallation, say)."""
     from specaudit.console import note, show_lines
+    from specaudit.patching import operations
 
     with _place(target, said, engine) as place:
         try:
@@ -280,14 +281,17 @@ def forget(
             standing = None
             note(unreadable.message)
         if standing and not (standing.applied or standing.pending or standing.leftovers):
-            show_lines([(f"{target}: clean, there is no journal to drop", None)])
+            show_lines([(f"{target}: no change by specaudit stands there, there is no journal to drop", None)])
             return
         if standing and standing.applied and not (standing.drifted or yes):
             raise PatchError(f"{target} is patched, and its files are as they were left.", "Use revert; or add --yes.")
         if not yes and not (sys.stdin.isatty() and typer.confirm("Drop the journal?", err=True)):
             note("nothing was changed; add --yes to drop the journal")
             return
-        names = ", ".join(place.agent().forget()) or ("an interrupted run" if standing else "unknown changes")
+        forgotten, notes = operations.forget(place)
+        for text in notes:
+            note(text)
+        names = ", ".join(forgotten) or ("an interrupted run" if standing else "unknown changes")
         show_lines([(f"{target}: the journal of {names} is dropped, files stay as they are", None)])
 
 

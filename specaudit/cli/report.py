@@ -17,6 +17,9 @@ from specaudit.cli.root import sub_app
 if TYPE_CHECKING:
     from specaudit.model import Run, Scan
 
+#: Formats that say themselves what the gate says of each scan.
+_SAYING = ("text", "markdown", "html")
+
 app = sub_app()
 
 
@@ -73,7 +76,7 @@ def report(
         step = os.environ.get("GITHUB_STEP_SUMMARY")
         if one.name == "github" and step:
             files.save(partial(_append, Path(step), github.summary(made)))
-    if all(one.path is not None for one in wanted):  # else the report that was printed says so
+    if not any(one.path is None and one.name in _SAYING for one in wanted):
         for judgement in made.judgements:
             tell(judgement)
     raise typer.Exit(max(gate.worst(made.judgements), files.code))

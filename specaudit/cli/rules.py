@@ -115,7 +115,6 @@ def try_rules(
         for rule in rules:
             trials += examples(rule)
             trials += mutations(rule, trees)
-            trials += strangers(rule, methods.get(rule.engine, ()))
     style = {"failed": "bold red", "skipped": "dim", "passed": None}
     shown = [t for t in trials if verbose or t.outcome == "failed"]
     show_lines(
@@ -125,6 +124,8 @@ def try_rules(
     broken = f"; wrong documents: {len(wrong)}" if wrong else ""
     show_lines([(f"{counted(len(rules), 'rule')}: {', '.join(counts)}{broken}", "bold")])
     show_lines((line, "dim") for line in _reasons(trials))
+    for text in strangers(rules, methods):
+        show_lines(hanging("", text, "dim"))
     failed = any(trial.outcome == "failed" for trial in trials)
     raise typer.Exit(Exit.ERROR if wrong else Exit.FINDINGS if failed else Exit.CLEAN)
 
@@ -133,7 +134,7 @@ def _reasons(trials: Iterable[Trial]) -> Iterator[str]:
     """One line that tells why something was skipped, the most frequent reason first."""
     found = Counter(trial.reason for trial in trials if trial.outcome == "skipped")
     if found:
-        yield "skipped: " + ", ".join(f"{number} because {reason}" for reason, number in found.most_common())
+        yield "skipped mutations: " + ", ".join(f"{number} because {reason}" for reason, number in found.most_common())
 
 
 def _methods(trees: Iterable[Index]) -> dict[str, set[str]]:

@@ -12,7 +12,7 @@ import typer
 from specaudit.cli import machines
 from specaudit.cli.output import Output
 from specaudit.cli.root import sub_app
-from specaudit.errors import Exit, PatchError, UsageError
+from specaudit.errors import Exit, PatchError, TargetError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,7 @@ def smoke(
     from specaudit.cli.caching import cached
     from specaudit.console import Progress, note, show_lines
     from specaudit.document import check_writable
-    from specaudit.patching.place import place
+    from specaudit.patching.place import is_source, place
     from specaudit.smoke import session
     from specaudit.smoke.modes import arguments
     from specaudit.smoke.present import document, lines
@@ -114,6 +114,11 @@ def smoke(
     results = Output()
     progress = Progress(quiet)
     where, reached = machines.one_meant(host, said, progress.clear)
+    if is_source(where):
+        raise TargetError(
+            f"{host} is no installed engine, so nothing can run there.",
+            "Name one that is installed on a GPU host: @local, dir:PATH, or a machine as ssh knows it.",
+        )
     spelled = named(where, reached, engine)
     with cached() as cache, reached:
 

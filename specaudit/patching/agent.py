@@ -37,6 +37,7 @@ from specaudit.patching.agent_store import (
     Store,
     digest,
     explain,
+    identity,
     make_folder,
     names_in,
     sync_folder,
@@ -87,6 +88,7 @@ def status(store: Store, request: Header, blobs: Blobs) -> tuple[Header, Blobs]:
         "applied": journal["applied"],
         "pending": pending,
         "files": files,
+        "identity": identity(store.package),
     }, {}
 
 

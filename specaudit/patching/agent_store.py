@@ -248,6 +248,17 @@ def key_of(path: str) -> str:
     return hashlib.sha256(path.encode()).hexdigest()[:KEY_LENGTH]
 
 
+def identity(package: str) -> str:
+    """One word for a folder of a running machine, whatever names lead to it."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            machine = file.read().strip()
+    except OSError:
+        machine = os.uname().nodename
+    seen = os.stat(package)
+    return f"{machine}:{seen.st_dev}:{seen.st_ino}"
+
+
 def digest(path: str) -> str | None:
     """The SHA-256 of a file, ``None`` when there is none."""
     try:

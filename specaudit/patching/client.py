@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from specaudit.errors import IntegrityError, JournalError, PatchError, SpecauditError
+from specaudit.errors import IntegrityError, JournalError, RefusedError, SpecauditError
 from specaudit.hosts.bundle import bundle
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ class Standing:
     """What the agent says about one engine.
 
     ``applied`` holds the applications that stand, oldest first, as they were sent; ``leftovers`` is true when an
-    interrupted run left its folder and nothing else.
+    interrupted run left its folder and nothing else. ``identity`` is the same for one engine under several names of one
+    machine, or of several names of a machine.
     """
 
     state: State
@@ -75,6 +76,7 @@ class Standing:
     files: tuple[FileState, ...]
     leftovers: bool
     pending: Mapping[str, Any] | None
+    identity: str
 
     @property
     def recipes(self) -> tuple[str, ...]:
@@ -114,13 +116,14 @@ class AgentClient:
             files=tuple(FileState(f["path"], f["now"], f["original"], f["expected"]) for f in header["files"]),
             leftovers=header["leftovers"],
             pending=header["pending"],
+            identity=header["identity"],
         )
 
     def apply(self, applications: Sequence[Mapping[str, Any]], blobs: Mapping[str, bytes]) -> tuple[str, ...]:
         """Carries out applications, all or none; returns the changed paths.
 
         Raises:
-            PatchError: it was refused, or failed and was undone.
+            RefusedError: it was refused, or failed and was undone.
         """
         return tuple(self._call("apply", blobs, applications=list(applications)).header["changed"])
 
@@ -181,7 +184,7 @@ def _error(label: str, error: Mapping[str, Any], blobs: Mapping[str, bytes]) -> 
         return IntegrityError(message, "The plan names a file outside the engine; report it.")
     if kind == "foreign":
         message += "\n" + "".join(_difference(f, blobs) for f in error.get("foreign", ()))
-    return JournalError(message, hint) if kind == "journal" else PatchError(message, hint)
+    return JournalError(message, hint) if kind == "journal" else RefusedError(kind, message, hint)
 
 
 def _difference(foreign: Mapping[str, Any], blobs: Mapping[str, bytes]) -> str:

@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specaudit.errors import RecipeRefused
+from specaudit.index import unparsed
 from specaudit.patching.model import Anchor
 from specaudit.patching.syntax import (
     alike,
@@ -49,6 +50,7 @@ _LINE = re.compile(r"([^\r\n]*)(\r\n|\r|\n|\Z)")
 #: Spaces of one indentation step in the engines' sources.
 _INDENT = 4
 _HINT = "This release has another shape; scan it to see whether the defect is there at all."
+_BROKEN = "Repair this file, or reinstall the engine."
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,8 @@ class FileEdit:
             text = data.decode(self._encoding)
             self._lines = _split(text)
             self._reread()
-        except (SyntaxError, UnicodeDecodeError) as bad:
-            raise RecipeRefused(f"{path} cannot be read as Python: {bad}.", _HINT) from bad
+        except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError) as bad:
+            raise RecipeRefused(f"{path} {unparsed(path, bad).error}.", _BROKEN) from bad
         ends = [line.end for line in self._lines if line.end]
         self._end = max(set(ends), key=ends.count) if ends else "\n"
 

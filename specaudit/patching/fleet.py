@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from specaudit.errors import Exit, IncompleteError, PatchError, SpecauditError
+from specaudit.errors import Exit, IncompleteError, PatchError, RefusedError, SpecauditError, UsageError
 from specaudit.model import Target
 from specaudit.patching.model import Plan
 from specaudit.patching.operations import Prepared, Verification, carry_out, prepare, take_back, verify
@@ -18,6 +18,8 @@ from specaudit.patching.recipes.base import Recipe
 from specaudit.threads import in_order
 from specaudit.words import counted
 
+#: What ends a change that was begun: the agent undoes it, and says so, but may not have come to the end of that.
+_BEGUN = ("os", "terminated")
 #: Hosts at a time: each costs a connection and a thread.
 WIDTH = 8
 
@@ -61,7 +63,7 @@ def _code(error: SpecauditError | None) -> Exit:
 
 
 def plan_all(targets: Sequence[Target], recipes: Sequence[Recipe], open_place: Open) -> tuple[Planned, ...]:
-    """A plan for each host; an error is that host's result."""
+    """A plan for each host; an error is that host's result, and so is that it is another name of one before."""
 
     def one(target: Target) -> Planned:
         try:
@@ -70,7 +72,21 @@ def plan_all(targets: Sequence[Target], recipes: Sequence[Recipe], open_place: O
         except SpecauditError as bad:
             return Planned(target, error=bad)
 
-    return _each(one, targets)
+    return tuple(_named_once(_each(one, targets)))
+
+
+def _named_once(planned: Sequence[Planned]) -> Iterator[Planned]:
+    seen: dict[str, str] = {}
+    for p in planned:
+        standing = p.prepared.standing if p.prepared is not None else None
+        if standing is not None and standing.identity in seen:
+            first = seen[standing.identity]
+            twice = UsageError(f"{p.target.spec} leads to the same engine as {first}.", "Name it once.")
+            yield Planned(p.target, error=twice)
+            continue
+        if standing is not None:
+            seen[standing.identity] = p.target.spec
+        yield p
 
 
 def agree(planned: Sequence[Planned]) -> None:
@@ -121,10 +137,17 @@ def apply_all(
 
 def _one(target: Target, prepared: Prepared, open_place: Open, imports: bool, journals: Path | None) -> Applied:
     plan, notes = prepared.plan, tuple[str, ...]()
+    ours = tuple(step.recipe for step in plan.steps)
     try:
         if plan.steps:
-            with open_place(target) as place:
-                notes = carry_out(place, plan, journals)
+            try:
+                with open_place(target) as place:
+                    notes = carry_out(place, plan, journals)
+            except RefusedError as bad:
+                ours = ()  # what stands there is someone else's
+                if bad.kind != "already":
+                    raise
+                notes = (f"{bad.message} Someone else has done it meanwhile.",)
         with open_place(target) as place:  # opened again: a host remembers what it saw
             found = verify(place, imports)
         if not found.problems:
@@ -135,14 +158,16 @@ def _one(target: Target, prepared: Prepared, open_place: Open, imports: bool, jo
         )
     except SpecauditError as bad:
         error = bad
-    if not plan.steps:
+    undone_badly = isinstance(error, RefusedError) and error.kind in _BEGUN
+    if not ours and not undone_badly:
         return Applied(target, notes=notes, error=error)
-    return _reverted(target, prepared, open_place, error, notes, journals)
+    return _reverted(target, prepared, ours, open_place, error, notes, journals)
 
 
 def _reverted(
     target: Target,
     prepared: Prepared,
+    recipes: tuple[str, ...],
     open_place: Open,
     error: SpecauditError,
     notes: tuple[str, ...],
@@ -153,7 +178,7 @@ def _reverted(
             if place.client is None:  # nothing can be changed there, so nothing was
                 return Applied(target, None, notes, error)
             standing = place.agent().status()
-            ours = [step.recipe for step in prepared.plan.steps if step.recipe in standing.recipes]
+            ours = [name for name in recipes if name in standing.recipes]
             if ours or standing.state == "interrupted":
                 _, more = take_back(place, ours, journals)
                 return Applied(target, None, (*notes, *more), error, reverted=True)

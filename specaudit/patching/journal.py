@@ -19,19 +19,23 @@ import hashlib
 import json
 import os
 import re
+import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specaudit.errors import PatchError, UsageError
+from specaudit.errors import PatchError, SpecauditError, UsageError
 
 if TYPE_CHECKING:
-    from git import Repo
+    from git import BaseIndexEntry, Repo
 
 
 #: Whatever the user's own configuration says (signing, hooks, a pager) is not for this history.
 _PLAIN = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_PAGER": "cat", "GIT_TEMPLATE_DIR": ""}
+#: Seconds after which a lock of Git's is one that a killed run left: a commit here takes a fraction of one.
+_STALE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +79,52 @@ class Journal:
         state: Mapping[str, Any] | None = None,
         originals: Mapping[str, bytes] | None = None,
         files: Mapping[str, bytes] | None = None,
-    ) -> None:
-        """Adds one commit; what is ``None`` stays as it was.
+    ) -> str:
+        """Adds one commit; what is ``None`` stays as it was. Returns what the user should know, ``""`` when nothing.
+
+        A history that a power cut or a full disk left unreadable is put aside, and a new one begun.
 
         Raises:
             PatchError: there is no Git here, or the folder cannot be written.
         """
+        try:
+            self._record(subject, body, plan, state, originals, files)
+        except PatchError:
+            aside = self._put_aside()
+            if aside is None:
+                raise
+            self._record(subject, body, plan, state, originals, files)
+            return f"The history of {self.path} could not be read: it was put aside as {aside.name}, a new one begun."
+        return ""
+
+    def _put_aside(self) -> Path | None:
+        """Where the history went; ``None`` when there is none, or it can be read."""
+        git = self.path / ".git"
+        if not git.is_dir() or self._sound():
+            return None
+        aside = self.path.with_name(f"{self.path.name}-unreadable-{int(time.time())}")
+        try:
+            git.rename(aside)
+        except OSError:
+            return None
+        return aside
+
+    def _sound(self) -> bool:
+        looks = (("fsck", "--strict", "--no-dangling"), ("ls-files",))
+        return all(
+            subprocess.run(["git", "-C", str(self.path), *look], env=_clean(), capture_output=True).returncode == 0
+            for look in looks
+        )
+
+    def _record(
+        self,
+        subject: str,
+        body: str,
+        plan: Mapping[str, Any] | None,
+        state: Mapping[str, Any] | None,
+        originals: Mapping[str, bytes] | None,
+        files: Mapping[str, bytes] | None,
+    ) -> None:
         with self._opened(create=True) as repository:
             self._json("install.json", self._install)
             if plan is not None:
@@ -98,7 +142,8 @@ class Journal:
         if not (self.path / ".git").is_dir():
             return ()
         with self._opened() as repository:
-            return tuple(_entry(commit) for commit in repository.iter_commits())
+            begun = repository.head.is_valid()
+            return tuple(_entry(commit) for commit in repository.iter_commits()) if begun else ()
 
     def show(self, identity: str) -> str:
         """One entry with its changes of the engine's files, as a diff.
@@ -125,23 +170,33 @@ class Journal:
         os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
         try:
             from git import Repo
-            from git.exc import GitError
         except ImportError as bad:
             raise PatchError("GitPython is not installed.", "Reinstall specaudit.") from bad
         repository = None
         try:
             if create and not (self.path / ".git").is_dir():
                 self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                Repo.init(self.path, initial_branch="journal", env=_PLAIN).close()
+                begin = ["git", "init", "-q", "--initial-branch=journal", str(self.path)]
+                subprocess.run(begin, env=_clean(), check=True, capture_output=True)
+            self._unlock()
             repository = Repo(self.path)
             repository.git.update_environment(**_PLAIN)
             yield repository
-        except (GitError, OSError) as bad:
-            message = f"The journal {self.path} cannot be used: {str(bad).strip().splitlines()[0]}."
-            raise PatchError(message, "Install git; check the folder.") from bad
+        except SpecauditError:
+            raise
+        except Exception as bad:  # GitPython meets a damaged history with whatever comes
+            said = (str(bad).strip() or type(bad).__name__).splitlines()[0].rstrip(".")
+            hint = f"Look at {self.path}: it must be open to you, and git installed. A change or a revert does without."
+            raise PatchError(f"The journal {self.path} cannot be used: {said}.", hint) from bad
         finally:
             if repository is not None:
                 repository.close()
+
+    def _unlock(self) -> None:
+        for lock in (self.path / ".git").glob("**/*.lock"):
+            with contextlib.suppress(OSError):
+                if time.time() - lock.stat().st_mtime > _STALE:
+                    lock.unlink()
 
     def _json(self, name: str, value: Mapping[str, Any]) -> None:
         text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
@@ -170,10 +225,25 @@ class Journal:
         tracked = {str(path) for path, _ in repository.index.entries}
         if tracked - present:
             repository.index.remove(sorted(tracked - present))
-        repository.index.add(sorted(present))
+        repository.index.add([_stored(repository, self.path / path, path) for path in sorted(present)])
         who = Actor("specaudit", "specaudit@localhost")
         message = subject + (f"\n\n{body}" if body else "")
         repository.index.commit(message, author=who, committer=who, skip_hooks=True)
+
+
+def _clean() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _PLAIN
+
+
+def _stored(repository: Repo, file: Path, path: str) -> BaseIndexEntry:
+    """A file as an entry of the index. Of a mere path GitPython makes one in another working directory, which is the
+    whole process's: journals of other targets are written at the same time, and targets may be relative paths."""
+    from git import BaseIndexEntry
+    from gitdb import IStream
+
+    with file.open("rb") as stream:
+        stored = repository.odb.store(IStream("blob", file.stat().st_size, stream))
+    return BaseIndexEntry((0o100644, stored.binsha, 0, path))
 
 
 def _entry(commit: Any) -> Entry:

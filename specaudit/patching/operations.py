@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specaudit.advice import TARGET
 from specaudit.errors import PatchError
 from specaudit.index import Index
 from specaudit.model import Finding
 from specaudit.patching import importing
 from specaudit.patching.checks import every_finding
-from specaudit.patching.client import Standing
+from specaudit.patching.client import AgentClient, Standing
 from specaudit.patching.journal import Journal
 from specaudit.patching.model import Plan
 from specaudit.patching.place import Place, Surroundings
@@ -28,6 +30,8 @@ _DEFECTIVE = ("present", "partial")
 _PARSING = threading.Lock()
 #: Seconds that one import of an engine's module may take on a cold machine.
 IMPORT_SECONDS = 300.0
+#: Seconds that another run may take at most for a change of the same engine, before this one says that it is busy.
+PATIENCE = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class Verification:
     """What a re-scan says about what stands. ``problems`` empty: all is as the recipes promise.
 
     ``compiled`` counts files, ``imported`` modules that could be imported by ``python``; ``advice`` says what to do
-    about those that could not.
+    about those that could not, and about files that are not as they were patched.
     """
 
     recipes: tuple[str, ...]
@@ -76,18 +80,23 @@ def prepare(place: Place, recipes: Sequence[Recipe]) -> Prepared:
 
 
 def _sound(place: Place, standing: Standing) -> None:
-    where = place.target.spec
+    where, hint = place.target.spec, _way_out(place, standing)
     if standing.state == "interrupted":
-        raise PatchError(
-            f"{where}: an earlier change was interrupted.", "Undo it first: specaudit patch revert TARGET."
-        )
+        raise PatchError(f"{where}: an earlier change was interrupted.", hint)
     if standing.state == "busy":
-        raise PatchError(f"{where}: another specaudit is changing this engine now.", "Wait until it has finished.")
+        raise PatchError(f"{where}: another specaudit is changing this engine now.", hint)
     if standing.drifted:
         files = ", ".join(f"{f.path} ({f.word})" for f in standing.drifted)
-        raise PatchError(
-            f"{where}: patched files have changed since: {files}.", "Look at specaudit patch status TARGET."
-        )
+        raise PatchError(f"{where}: patched files have changed since: {files}.", hint)
+
+
+def _way_out(place: Place, standing: Standing) -> str:
+    """What to do about what stands, where that is not as a change left it; ``""`` where it is."""
+    if standing.state == "interrupted":
+        return "Undo it first: specaudit patch revert TARGET."
+    if standing.state == "busy":
+        return "Wait until it has finished."
+    return "Look at specaudit patch status TARGET." if standing.drifted else ""
 
 
 def carry_out(place: Place, made: Plan, journals: Path | None = None) -> tuple[str, ...]:
@@ -102,12 +111,12 @@ def carry_out(place: Place, made: Plan, journals: Path | None = None) -> tuple[s
     notes: list[str] = []
     journal = journal_of(place, journals)
 
-    def planned() -> None:
+    def planned() -> str:
         # What was recorded of applications that do not stand any more would only be confusing.
         kept = bool(place.agent().status().applied)
         originals = {**before, **(journal.contents("originals") if kept else {})}
         files = {**(journal.contents("files") if kept else {}), **before}
-        journal.record(f"planned: {names}", plan=as_document(made), originals=originals, files=files)
+        return journal.record(f"planned: {names}", plan=as_document(made), originals=originals, files=files)
 
     _note(notes, planned)
     agent.apply([application(step) for step in made.steps], blobs)
@@ -133,10 +142,19 @@ def take_back(
     return answer, tuple(notes)
 
 
+def forget(place: Place, journals: Path | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Drops the machine's journal and records that; returns the recipes that were forgotten and notes for the user."""
+    names = place.agent().forget()
+    notes: list[str] = []
+    subject = f"forgotten: {', '.join(names) or 'what was there'}"
+    _note(notes, lambda: journal_of(place, journals).record(subject))
+    return names, tuple(notes)
+
+
 def verify(place: Place, imports: bool = False) -> Verification:
     """Re-scans an engine with and without what stands, compiles every touched file, and imports it when asked."""
     agent = place.agent()
-    standing = agent.status()
+    standing = _settled(agent)
     problems = [f"{f.path} is {f.word}, not as it was patched" for f in standing.drifted]
     if standing.state in ("interrupted", "busy"):
         problems.append(f"a change is {standing.state}")
@@ -153,6 +171,7 @@ def verify(place: Place, imports: bool = False) -> Verification:
     shown = f"{python} ({checked['version']})"
     problems += importing.problems(tried, shown)
     installed = place.installation
+    advice = importing.advice(tried, python, installed.root, installed.engine, place.target)
     return Verification(
         standing.recipes,
         tuple(problems),
@@ -160,8 +179,16 @@ def verify(place: Place, imports: bool = False) -> Verification:
         len(checked["compiled"]),
         sum(not why for why in tried.values()),
         shown,
-        importing.advice(tried, python, installed.root, installed.engine, place.target),
+        " ".join(part for part in (_way_out(place, standing).replace(TARGET, place.asked), advice) if part),
     )
+
+
+def _settled(agent: AgentClient) -> Standing:
+    """What stands, once another run that is at work there has had its time: its change is whole, or undone."""
+    end = time.monotonic() + PATIENCE
+    while (standing := agent.status()).state == "busy" and time.monotonic() < end:
+        time.sleep(0.2)
+    return standing
 
 
 def _effect(standing: Standing, before: Index, after: Index) -> tuple[tuple[str, ...], list[str]]:
@@ -206,17 +233,19 @@ def journal_of(place: Place, folder: Path | None = None) -> Journal:
     return Journal(place.target.spec, standing.folder, place.installation.engine, folder)
 
 
-def _record(place: Place, journal: Journal, subject: str, body: str) -> None:
+def _record(place: Place, journal: Journal, subject: str, body: str) -> str:
     """Records what the machine says now; a touched file that no application changes any more is its original again."""
     state, blobs = place.agent().fetch()
     expected = {c["path"]: c["after"] for a in state["applied"] for c in a["changes"]}
     files = {path: blobs[sha] for path, sha in expected.items() if sha in blobs}
-    journal.record(subject, body, state=state, files={**journal.contents("originals"), **files})
+    return journal.record(subject, body, state=state, files={**journal.contents("originals"), **files})
 
 
-def _note(notes: list[str], action: Any) -> None:
+def _note(notes: list[str], action: Callable[[], str]) -> None:
     """The machine has the change and its own copy of the originals: a journal that cannot be kept here ends nothing."""
     try:
-        action()
+        said = action()
+        if said:
+            notes.append(said)
     except PatchError as bad:
         notes.append(f"{bad.message} {bad.hint}")

@@ -22,7 +22,8 @@ from specaudit.targets import Kind, kind_of
 if TYPE_CHECKING:
     from specaudit.hosts.machines import Machines
 
-_SOURCES = (Kind.WHEEL, Kind.RELEASE)
+#: Kinds of targets that are no installed engine: they can be read only.
+_SOURCES = (Kind.WHEEL, Kind.GIT, Kind.RELEASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One engine of one target. ``client`` is ``None`` for a source: a wheel or a release can be planned on only.
+    """One engine of one target. ``client`` is ``None`` for a source (a wheel, a release, a commit): planned on only.
 
     ``asked`` is the target as a command line names it (:mod:`specaudit.advice`).
     """
@@ -132,9 +133,14 @@ def place(
         if not found:
             raise TargetError(f"{host.label} holds none of: {', '.join(names)}.", "Name the folder that holds it.")
         client = None
-        if kind_of(target.spec) not in _SOURCES:
+        if not is_source(target):
             client = AgentClient(_caller(host), found[0].root, found[0].engine, label=target.spec)
         yield Place(target, host, found[0], client, cache, asked)
+
+
+def is_source(target: Target) -> bool:
+    """Whether a target is no installed engine, so that nothing can be changed or run there."""
+    return kind_of(target.spec) in _SOURCES
 
 
 def _caller(host: Host) -> Caller:

@@ -38,6 +38,7 @@ def plan(
     """
     standing, known = standing or {}, known or {recipe.name: recipe for recipe in recipes}
     ordered = _ordered(recipes, known)
+    asked = {recipe.name for recipe in recipes}
     notes: list[str] = []
     steps: list[Step] = []
     already: list[str] = []
@@ -48,10 +49,10 @@ def plan(
             already.append(recipe.name)
             continue
         index = Index(current)
-        if recipe not in recipes and (satisfied := _satisfied(recipe, index)):
+        if recipe.name not in asked and (satisfied := _satisfied(recipe, index)):
             notes.append(f"{recipe.name}, which {_needing(recipe, ordered)} needs, has no work here: {satisfied}")
             continue
-        if recipe not in recipes:
+        if recipe.name not in asked:
             notes.append(f"{recipe.name} is planned too: {_needing(recipe, ordered)} needs it")
         try:
             step = _step(recipe, index)
@@ -159,19 +160,18 @@ def _same_version(recipe: Recipe, applied: str) -> None:
 
 def _ordered(recipes: Sequence[Recipe], known: Mapping[str, Recipe]) -> list[Recipe]:
     """The recipes with what they require, requirements first."""
-    ordered: list[Recipe] = []
+    ordered: dict[str, Recipe] = {}
 
     def add(recipe: Recipe) -> None:
         for name in recipe.requires:
             if name not in known:
                 raise _refused(recipe, f"it requires {name}, which is not known", "Reinstall specaudit.")
             add(known[name])
-        if recipe not in ordered:
-            ordered.append(recipe)
+        ordered.setdefault(recipe.name, recipe)
 
     for recipe in recipes:
         add(recipe)
-    return ordered
+    return list(ordered.values())
 
 
 def _needing(recipe: Recipe, ordered: Sequence[Recipe]) -> str:

@@ -126,7 +126,7 @@ def state_word(standing: Standing, foreign: Mapping[str, str] | None = None) -> 
 
 def verification_lines(place: str, found: Verification) -> Iterator[Line]:
     """The outcome of a verification."""
-    word = "verified" if found.recipes else "clean, there is no change to verify"
+    word = "verified" if found.recipes else "no change by specaudit stands there, nothing is to be verified"
     yield f"{place}: {'NOT as promised' if found.problems else word}", "bold"
     yield from hanging("  recipes   ", ", ".join(found.recipes) or "none")
     yield from hanging("  repaired  ", ", ".join(found.repaired) or "no finding")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from specaudit import summary
 from specaudit.hosts.shell import harmless, printable
+from specaudit.lines import hanging
 from specaudit.report import view
 from specaudit.report.view import Report
 from specaudit.words import counted
@@ -53,8 +54,19 @@ def html(report: Report) -> str:
     return _render("report.html.j2", report)
 
 
+class Paragraph(str):
+    """Lines of plain text that are ready to stand in a report."""
+
+
+def behind(value: object, lead: str) -> Paragraph:
+    """A paragraph that hangs behind its lead, 80 columns wide."""
+    return Paragraph("\n".join(line for line, _ in hanging(lead, str(_line(str(value))))))
+
+
 def _line(value: object) -> object:
     """A value as one line without control characters, and without those that turn the direction of writing."""
+    if isinstance(value, Paragraph):
+        return value
     return printable(re.sub(r"\s+", " ", value)) if isinstance(value, str) else value
 
 
@@ -102,5 +114,5 @@ def _environment(kind: str) -> Environment:
         keep_trailing_newline=True,
     )
     made.globals.update({function.__name__: function for function in _SHOWN})
-    made.filters["code"] = code
+    made.filters.update({"code": code, "behind": behind})
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
@@ -12,6 +13,8 @@ Shape = Mapping[str, Any]
 """A rule object of ast-grep's rule language, as plain data."""
 
 EVERYWHERE = ("**",)
+#: A word with which a sentence begins; the name of a variable or an option stays as it is written.
+_WORD = re.compile(r"[A-Z][a-z]*\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +223,16 @@ class Remedy:
     def __str__(self) -> str:
         option = self.option.strip()
         if self.release and option:
-            option = f"Fixed in {self.release}; until then: {option[0].lower()}{option[1:]}"
+            option = f"Fixed in {self.release}; until then: {_continued(option)}"
         elif self.release:
             option = f"Fixed in {self.release}."
         recipe = f"Recipe of `specaudit patch`: {self.recipe}." if self.recipe else ""
         return " ".join(part for part in (option, recipe) if part)
+
+
+def _continued(sentence: str) -> str:
+    """A sentence as it reads after a colon."""
+    return sentence[:1].lower() + sentence[1:] if _WORD.match(sentence) else sentence
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,23 +94,30 @@ def mutations(rule: Rule, trees: Iterable[tuple[str, Index]]) -> Iterator[Trial]
             fitting = [tree for tree in fitting if _changes(mutation, tree[1])]
         what = f"{rule.name} mutation {mutation.before} -> {mutation.after}"
         if not fitting:
-            none = f"no tree given is {mutation.before} with something to change" if known else "no --tree is given"
-            yield Trial(rule.id, what, "skipped", none)
+            yield Trial(rule.id, what, "skipped", _unfit(mutation) if known else "no --tree is given")
         for name, index in dict(fitting[:1] + fitting[-1:]).items():
             yield _mutated(rule, mutation, f"{what} on {name}", index)
 
 
-def strangers(rule: Rule, methods: Iterable[str]) -> Iterator[Trial]:
-    """A method of the rule that is none of ``methods`` (of all trees of its engine): a slip, or it is older or newer.
+def strangers(rules: Iterable[Rule], methods: Mapping[str, set[str]]) -> Iterator[str]:
+    """What is to be told of methods of rules that are none of ``methods`` (by engine; of all its trees).
 
-    A finding of such a method would be ruled out for every configuration, and nobody would see it.
+    It may be another release's, or a slip: then every configuration rules the finding out, and nobody sees why.
     """
-    known = set(methods)
-    for method in rule.methods:
-        if known and method not in (EVERY, *known):
-            why = f"no tree given has the method {method}"
-            near = meant(method, known)
-            yield Trial(rule.id, f"{rule.name} methods", "skipped", f"{why} ({near})" if near else why)
+    found: dict[tuple[str, str], list[str]] = {}
+    for rule in rules:
+        known = methods.get(rule.engine, set())
+        for method in rule.methods:
+            if known and method not in (EVERY, *known):
+                found.setdefault((rule.engine, method), []).append(rule.id)
+    for (engine, method), ids in found.items():
+        yield f"no --tree given has the method {method} of {', '.join(ids)}. {meant(method, methods[engine])}".rstrip()
+
+
+def _unfit(mutation: Mutation) -> str:
+    """Why none of the trees serves for a mutation."""
+    edited = " and the code that is edited" if mutation.before == "not-applicable" else ""
+    return f"no --tree given has the status {mutation.before}{edited} to start from"
 
 
 def _changes(mutation: Mutation, index: Index) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from specaudit.errors import UsageError
@@ -13,7 +13,7 @@ NEEDS = dict.fromkeys(("ddtree", "ddtree-exact"), ("ddtree", "ddtree-v1"))
 
 
 def arguments(
-    names: Iterable[str], draft: str, draft_tokens: int | None, budget: int, given: str | None
+    names: Collection[str], draft: str, draft_tokens: int | None, budget: int, given: str | None
 ) -> dict[str, dict[str, Any]]:
     """The arguments of each mode.
 
@@ -25,7 +25,7 @@ def arguments(
         given: a speculative configuration as JSON, for the mode ``given`` (any other method).
 
     Raises:
-        UsageError: an unknown mode, or a configuration that is no JSON object.
+        UsageError: an unknown mode, ``given`` without a configuration, or a configuration that is no JSON object.
     """
     dflash = {"method": "dflash", "model": draft, "num_speculative_tokens": draft_tokens}
     known: dict[str, dict[str, Any]] = {"none": {}, "dflash": {"speculative_config": dflash}}
@@ -34,9 +34,12 @@ def arguments(
         known[name] = {"speculative_config": dict(dflash), "additional_config": tree}
     if given is not None:
         known["given"] = {"speculative_config": _object(given)}
+    elif "given" in names:
+        hint = "Write --speculative-config '{\"method\": …}', with the method that this mode is to run."
+        raise UsageError("The mode given needs --speculative-config.", hint)
     unknown = [name for name in names if name not in known]
     if unknown:
-        hint = f"There are: {', '.join(known)}; `given` takes any method from --speculative-config."
+        hint = f"There are: {', '.join(dict.fromkeys((*known, 'given')))}; given runs what --speculative-config says."
         raise UsageError(f"There is no mode {unknown[0]!r}.", hint)
     return {name: known[name] for name in names}
 

@@ -109,6 +109,8 @@ def test_two_generations_of_the_engine(traced: Traced) -> None:
         ("0.33.0", "eagle3", {"rejection_sample_method": "tree"}, "cannot be 'tree'", "block"),
         ("0.33.0", "eagle3", {"method": "ngram"}, "method 'ngram'", "one of the two"),
         ("0.33.0", "eagle3", {"tensor_parallel_size": "2"}, "refuses tensor_parallel_size", "speculative.py:"),
+        ("0.33.0", "dflash", {"num_speculative_tokens": "-1"}, "to be greater than zero.", "speculative.py:"),
+        ("0.33.0", "ngram", {"draft_lm_head_quantization": "fp8"}, "not supported for method ….", "speculative.py:"),
         ("0.20.1", "dflash", {"VLLM_USE_V2_MODEL_RUNNER": "1"}, "v2 runner, which refuses it", "runners"),
     ],
 )

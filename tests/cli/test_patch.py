@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import pty
+import select
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -115,6 +119,12 @@ def test_a_drifted_file_is_exit_1_and_a_refused_revert_exit_2_with_the_differenc
     capsys.readouterr()
     assert run(["patch", "status", engine]) == Exit.FINDINGS
     assert f"{engine}: drifted" in capsys.readouterr().out
+    assert run(["patch", "verify", engine]) == Exit.FINDINGS
+    said = " ".join(capsys.readouterr().out.split())  # paragraphs, wrapped
+    assert f"{engine}: NOT as promised" in said
+    assert said.endswith(
+        f"problem {SCHEDULER} is changed, not as it was patched try Look at specaudit patch status {engine}."
+    )
     assert run(["patch", "revert", engine, "--yes"]) == Exit.ERROR
     err = capsys.readouterr().err
     assert "+mine = 1" in err
@@ -123,13 +133,88 @@ def test_a_drifted_file_is_exit_1_and_a_refused_revert_exit_2_with_the_differenc
     assert capsys.readouterr().out == f"{engine}: the journal of lookahead-slots is dropped, files stay as they are\n"
     assert run(["patch", "status", engine]) == Exit.FINDINGS
     assert f"{engine}: foreign\n  foreign   {SCHEDULER}" in capsys.readouterr().out
+    assert run(["patch", "verify", engine]) == Exit.CLEAN
+    assert "clean" not in capsys.readouterr().out.replace(engine, "")
+    assert run(["patch", "log", engine]) == Exit.CLEAN
+    assert capsys.readouterr().out.splitlines()[0].endswith("  forgotten: lookahead-slots")
+
+
+def test_a_hook_that_runs_this_program_lends_it_no_repository(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = tmp_path / "theirs"
+    subprocess.run(["git", "init", "-q", str(theirs)], check=True)
+    before = sorted(theirs.rglob("*"))
+    for name, value in {
+        "GIT_DIR": theirs / ".git", "GIT_WORK_TREE": theirs, "GIT_INDEX_FILE": theirs / ".git/index",
+        "GIT_OBJECT_DIRECTORY": theirs / ".git/objects", "GIT_DEFAULT_HASH": "sha256",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, str(value))
+    assert run(["patch", engine, "--recipe", "lookahead-slots", "--yes", "--no-diff"]) == Exit.CLEAN
+    assert "note:" not in capsys.readouterr().err
+    assert run(["patch", "show", engine]) == Exit.CLEAN
+    assert "applied: lookahead-slots 1" in capsys.readouterr().out
+    assert sorted(theirs.rglob("*")) == before
+
+
+def test_relative_folders_are_changed_side_by_side(
+    release: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    names = [f"dir:p{number}" for number in range(4)]
+    for name in names:
+        subprocess.run(["cp", "-al", str(release("0.20.1")), str(tmp_path / name[4:])], check=True)
+    assert run(["patch", *names, "--recipe", "lookahead-slots", "--yes", "--no-diff"]) == Exit.CLEAN
+    assert "note:" not in capsys.readouterr().err
+    for name in names:
+        assert run(["patch", "log", name]) == Exit.CLEAN
+        assert [line.split("  ")[2] for line in capsys.readouterr().out.splitlines()] == [
+            "applied: lookahead-slots 1", "planned: lookahead-slots 1",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "code", "said"), [
+    ("\x03", Exit.INTERRUPTED, "The question was left"),
+    ("\x04", Exit.INTERRUPTED, "The question was left"),
+    ("n\n", Exit.CLEAN, "nothing was changed; add --yes"),
+])  # fmt: skip
+def test_a_question_that_is_left_is_no_success(engine: str, key: str, code: Exit, said: str) -> None:
+    before = Path(engine[4:], SCHEDULER).read_bytes()
+    command = [sys.executable, "-m", "specaudit", "patch", engine, "--recipe", "lookahead-slots", "--no-diff"]
+    ended, text = answered(command, key)
+    assert (ended, said in text) == (code, True), text
+    assert Path(engine[4:], SCHEDULER).read_bytes() == before
+
+
+def answered(command: list[str], key: str) -> tuple[int, str]:
+    """Exit code and all output of a program on a terminal that is given one key at its question."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a worker of the tests ignores it
+        signal.alarm(120)
+        os.execv(command[0], command)
+    text = b""
+    while True:
+        ready, _, _ = select.select([terminal], [], [], 1.0)
+        try:
+            part = os.read(terminal, 4096) if ready else b""
+        except OSError:  # it has ended
+            break
+        text += part
+        if not ready and b"[y/N]" in text:  # again and again: what comes just before it reads may be lost
+            os.write(terminal, key.encode())
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(status), text.decode()
 
 
 def test_an_import_with_the_wrong_interpreter_is_one_clear_error(
     engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["patch", "verify", engine, "--import"]) == Exit.CLEAN
-    assert capsys.readouterr().out.startswith(f"{engine}: clean, there is no change to verify\n")
+    nothing = f"{engine}: no change by specaudit stands there, nothing is to be verified\n"
+    assert capsys.readouterr().out.startswith(nothing)
     package = Path(engine[4:], "vllm/__init__.py")
     package.unlink()
     package.write_text("import nowhere_to_be_found\n")
@@ -170,9 +255,14 @@ def test_a_command_that_is_advised_can_be_typed_as_it_stands(
 
 
 @pytest.mark.parametrize("more", [[], ["--yes"]])
-def test_a_clean_engine_has_nothing_to_forget(engine: str, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_without_a_change_has_nothing_to_forget(
+    engine: str, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["patch", "forget", engine, *more]) == Exit.CLEAN
-    assert capsys.readouterr() == (f"{engine}: clean, there is no journal to drop\n", "")
+    assert capsys.readouterr() == (
+        f"{engine}: no change by specaudit stands there, there is no journal to drop\n",
+        "",
+    )
 
 
 @pytest.mark.parametrize("text", ["broken", "[]", '{"format": 99}'])

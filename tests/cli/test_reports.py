@@ -84,6 +84,24 @@ def test_a_gate_says_why_where_every_report_goes_to_a_file(
     told = program("report", documents["0.33.0"], "--format", f"sarif={tmp_path / 'a'}", "--fail-on", "high")
     assert (told.code, told.out, "findings at or above the gate" in told.err) == (1, "", True)
     assert program("report", documents["0.33.0"], "--format", f"sarif={tmp_path / 'a'}").err == ""
+    shown = program("report", documents["0.33.0"], "--format", "text", "--fail-on", "high")
+    assert (shown.code, "findings at or above the gate" in shown.out, shown.err) == (1, True, "")
+
+
+def test_a_gate_says_why_it_could_not_judge(program: Program, documents: dict[str, Path], tmp_path: Path) -> None:
+    plain = json.loads(documents["0.33.0"].read_text())
+    spec = plain["target"]["spec"]
+    error = {"path": "vllm/a.py", "error": "invalid syntax"}
+    for made, why in (
+        ({"findings": []}, "no findings to gate: the scan was made without rules"),
+        ({"errors": [error]}, r"not fully examined \(1 failure\); \d+ findings at or above the gate"),
+        ({"engine": None, "errors": [{**error, "path": ""}]}, "not examined: invalid syntax"),
+    ):
+        (tmp_path / "made.json").write_text(json.dumps({**plain, **made}))
+        for place in (f"text={tmp_path / 'report'}", "github"):
+            said = program("report", tmp_path / "made.json", "--fail-on", "high", "-f", place)
+            assert said.code == 3
+            assert re.fullmatch(f"note: {re.escape(spec)}: gate: {why}\n", said.err), said.err
 
 
 def test_a_configuration_rules_findings_out(program: Program, release: Release) -> None:
@@ -329,24 +347,26 @@ def test_rules_test_tells_in_one_line_why_something_was_skipped(program: Program
     counts, reasons = one.out.splitlines()
     assert (one.code, counts) == (0, "1 rule: 2 passed, 0 failed, 3 skipped")
     assert reasons == (
-        "skipped: 2 because no tree given is present with something to change, "
-        "1 because no tree given is fixed with something to change"
+        "skipped mutations: 2 because no --tree given has the status present to start from, "
+        "1 because no --tree given has the status fixed to start from"
     )
     none = program("rules", "test", tmp_path / "rules")
-    assert none.out == "1 rule: 2 passed, 0 failed, 3 skipped\nskipped: 3 because no --tree is given\n"
+    assert none.out == "1 rule: 2 passed, 0 failed, 3 skipped\nskipped mutations: 3 because no --tree is given\n"
 
 
 def test_rules_test_tells_a_method_that_no_tree_has(program: Program, release: Release, tmp_path: Path) -> None:
     document = re.sub("(?m)^methods: .*", "methods: [eagle3, eagel, ngram]", MY_RULE)
     (tmp_path / "my-rule.yaml").write_text(document)
     said = program("rules", "test", tmp_path, "--tree", f"dir:{release('0.20.1')}")
-    counts, reasons = said.out.splitlines()
-    assert (said.code, counts) == (0, "1 rule: 2 passed, 0 failed, 1 skipped")
-    assert reasons == "skipped: 1 because no tree given has the method eagel (Did you mean eagle?)"
-    named = program("rules", "test", tmp_path, "--tree", f"dir:{release('0.20.1')}", "-v")
-    assert "my-rule.yaml methods: no tree given has the method eagel" in named.out
+    assert (said.code, said.out.splitlines()) == (
+        0,
+        [
+            "1 rule: 2 passed, 0 failed, 0 skipped",
+            "no --tree given has the method eagel of my-rule. Did you mean eagle?",
+        ],
+    )
     elsewhere = program("rules", "test", tmp_path, "--tree", f"dir:{release('sglang==0.5.9')}")
-    assert "no tree given has the method" not in elsewhere.out, "it is about another engine"
+    assert "has the method" not in elsewhere.out, "it is about another engine"
 
 
 def test_rules_test_finds_what_can_never_match(program: Program, tmp_path: Path) -> None:
@@ -402,8 +422,18 @@ def test_diff_as_json_and_as_a_gate(program: Program, documents: dict[str, Path]
     made = json.loads(program("diff", old, new, "--json", "-q").out)
     assert made["schema"] == "specaudit/diff/1"
     assert {change["kind"] for change in made["changes"]} >= {"appeared", "vanished", "changed"}
-    assert program("diff", old, new, "--fail-on", "low", "-q").code == 1
-    assert program("diff", old, new, "--fail-on", "critical", "-q").code == 0
+    worse = program("diff", old, new, "--fail-on", "low", "-q")
+    assert worse.code == 1
+    gate = r"note: \S+: gate: 12 findings at or above the gate that \S+ has not: (\S+, ){4}\S+ and 7 more"
+    assert re.fullmatch(gate, worse.err.strip())
+    fewer = program("diff", old, new, "--fail-on", "high", "--json", "-q")
+    assert fewer.code == 1
+    assert fewer.err == (
+        f"note: {new}: gate: 3 findings at or above the gate that {old} has not: "
+        "embed-sharing-decided-per-rank, mrope-drafter-slot-from-temporal-position, v2-runner-default\n"
+    )
+    least = program("diff", old, new, "--fail-on", "critical", "-q")
+    assert (least.code, least.err) == (0, "")
 
 
 def test_diff_tells_of_new_places_of_a_defect(program: Program, documents: dict[str, Path], tmp_path: Path) -> None:
@@ -484,7 +514,8 @@ def copy_of(source: Path, place: Path) -> None:
 
 
 def rows(out: str) -> list[list[str]]:
-    return [line.split() for line in out.splitlines()]
+    """The table's own; what hangs below them is indented."""
+    return [line.split() for line in out.splitlines() if not line.startswith(" ")]
 
 
 def test_history_of_the_package_index(program: Program) -> None:
@@ -492,6 +523,8 @@ def test_history_of_the_package_index(program: Program) -> None:
     assert said.code == 0, said.err
     assert [row[0] for row in rows(said.out)] == ["release", "0.20.1", "0.20.2"]
     assert "static/static/none" in said.out
+    assert "\n    walks: " in said.out
+    assert [line for line in said.out.splitlines() if len(line) > 80] == []
 
 
 def test_history_of_a_checkout(program: Program, release: Release, tmp_path: Path) -> None:
@@ -518,12 +551,16 @@ def test_history_of_a_checkout(program: Program, release: Release, tmp_path: Pat
     assert lines[0].split()[:3] == ["release", "default", "runner"]
     first, second = (next(line for line in lines if line.startswith(version)) for version in ("0.20.1", "0.33.0"))
     assert lines[0].index("default runner") == first.index("v1") == second.index("v2")  # one table, not two
-    assert program("history", "--git", clone, "--from", "0.20", "-q").out.splitlines() == [lines[0], first, second]
+    plain = program("history", "--git", clone, "--from", "0.20", "-q").out.splitlines()
+    assert [line for line in plain if not line.startswith(" ")] == [lines[0], first, second]
     assert len(json.loads(program("history", "--git", clone, "--json", "-q").out)["scans"]) == 2
     direct = program("scan", f"git:{clone}@v0.33.0", "--json", "-q")
     assert json.loads(direct.out)["engine"]["source"].startswith("git:")
     none = program("history", "--git", clone, "--from", "9.0")
-    assert (none.code, "0.33.0" in none.err) == (2, True)
+    assert (none.code, none.err) == (
+        2,
+        "error: No release lies within --from 9.0.\n  try: The newest releases are: v0.33.0, v0.20.1.\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -543,6 +580,22 @@ def test_history_that_cannot_be_told(program: Program, tmp_path: Path, arguments
     answer = program("history", *words)
     assert answer.code == 2
     assert said in answer.err
+
+
+def test_history_of_a_checkout_without_releases(program: Program, tmp_path: Path) -> None:
+    from git import Actor, Repo
+
+    author = Actor("a", "a@example.com")
+    with Repo.init(tmp_path) as repo:
+        repo.index.commit("nothing", author=author, committer=author)
+        repo.create_tag("nightly")
+    for bounds in ((), ("--from", "0.9.2")):
+        said = program("history", "--git", tmp_path, *bounds)
+        assert (said.code, said.out) == (2, "")
+        assert said.err.splitlines() == [
+            f"error: {tmp_path} has no tag that names a release, as v0.33.0.",
+            f"  try: Fetch them: git -C {tmp_path} fetch --tags; or leave --git out to read the package index.",
+        ]
 
 
 def test_commits_that_do_not_exist(program: Program, tmp_path: Path) -> None:

@@ -156,8 +156,23 @@ def test_a_file_without_a_last_newline_keeps_lacking_it() -> None:
     assert e.data() == b"def f():\n    return 2"
 
 
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"x = 1\ndef f(:\n", "vllm/x.py cannot be parsed: invalid syntax, line 2."),
+        (b"x = 1\0\n", "vllm/x.py cannot be parsed: source code "),
+        (b"# coding: klingon\n", "vllm/x.py cannot be parsed: unknown encoding: klingon"),
+        (b"# coding: rot13\n", "vllm/x.py cannot be parsed: 'rot13' is not a text encoding"),
+        (b"name = '\xff'\n", "vllm/x.py cannot be parsed: "),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line_and_is_to_be_repaired(data: bytes, told: str) -> None:
+    with pytest.raises(RecipeRefused) as refused:
+        FileEdit("vllm/x.py", data)
+    assert refused.value.message.startswith(told)
+    assert refused.value.hint == "Repair this file, or reinstall the engine."
+
+
 def test_what_would_be_no_python_is_refused() -> None:
-    with pytest.raises(RecipeRefused, match="cannot be read as Python"):
-        edit("def f(:\n")
     with pytest.raises(RecipeRefused, match="would not be Python after the edit"):
         edit().add_definition("Runner.sample", "def broken(:\n    pass\n")

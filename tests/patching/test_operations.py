@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -164,6 +166,59 @@ def test_the_users_git_configuration_is_not_for_the_journal(tmp_path: Path, monk
     assert (journal.path.stat().st_mode & 0o777) == 0o700
     with pytest.raises(PatchError, match="outside the engine"):
         journal.record("evil", files={"../../x": b""})
+
+
+@pytest.mark.parametrize("damaged", [".git/refs/heads/journal", ".git/index", ".git/objects/*/*", ".git/HEAD"])
+def test_a_history_that_a_power_cut_left_unreadable_is_put_aside(tmp_path: Path, damaged: str) -> None:
+    journal = Journal("gpu1", "/site/.specaudit-vllm", "vllm", tmp_path / "j")
+    assert journal.record("planned: x", files={"vllm/a.py": b"a"}) == ""
+    for file in journal.path.glob(damaged):
+        file.chmod(0o600)
+        file.write_bytes(b"")
+    with contextlib.suppress(PatchError):  # one clear error, or what is left of it
+        journal.entries()
+    said = journal.record("applied: x", files={"vllm/a.py": b"b"})
+    assert "was put aside as" in said
+    assert [entry.subject for entry in journal.entries()] == ["applied: x"]
+    assert len(list((tmp_path / "j").glob("*-unreadable-*"))) == 1
+    assert journal.contents("files") == {"vllm/a.py": b"b"}
+
+
+def test_a_lock_that_a_killed_run_left_is_no_obstacle(tmp_path: Path) -> None:
+    journal = Journal("gpu1", "/site/.specaudit-vllm", "vllm", tmp_path / "j")
+    journal.record("planned: x", files={"vllm/a.py": b"a"})
+    lock = journal.path / ".git/index.lock"
+    lock.touch()
+    with pytest.raises(PatchError, match="cannot be used"):  # somebody may be at work
+        journal.record("applied: x", files={"vllm/a.py": b"b"})
+    os.utime(lock, (0, 0))
+    assert journal.record("applied: x", files={"vllm/a.py": b"b"}) == ""
+    assert len(journal.entries()) == 2
+
+
+def test_journals_that_are_written_at_the_same_time_leave_the_working_directory_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def moved(path: object) -> None:
+        raise AssertionError(f"the whole process went to {path}")
+
+    def record(number: int) -> Journal:
+        journal = Journal(f"gpu{number}", "/site/.specaudit-vllm", "vllm", tmp_path / "j")
+        for text in (b"a", b"b", b"a"):
+            journal.record("applied: x", files={"vllm/a.py": text * (1 + number)})
+        return journal
+
+    monkeypatch.setattr(os, "chdir", moved)
+    with ThreadPoolExecutor(8) as pool:
+        for number, journal in enumerate(pool.map(record, range(8))):
+            assert journal.contents("files") == {"vllm/a.py": b"a" * (1 + number)}
+            assert len(journal.entries()) == 3
+            fsck = subprocess.run(["git", "-C", str(journal.path), "fsck", "--strict"], capture_output=True, text=True)
+            assert fsck.returncode == 0, fsck.stderr
+            clean = subprocess.run(
+                ["git", "-C", str(journal.path), "status", "--porcelain"], capture_output=True, text=True
+            )
+            assert clean.stdout == ""
 
 
 def test_a_journal_that_cannot_be_kept_is_a_note_and_the_change_stands(
@@ -353,6 +408,19 @@ def test_a_feature_brings_new_files_and_what_it_requires(
         plan(where.snapshot(), [Broken()], {}, known)
 
 
+@pytest.mark.parametrize("asked", [(SLOTS, "feature"), ("feature", SLOTS)])
+def test_a_recipe_that_is_asked_for_and_required_counts_once(
+    copy: Copy, opened: Callable[[Path], Place], asked: tuple[str, ...]
+) -> None:
+    snapshot = opened(copy("a")).snapshot()
+    wanted = [{**recipes(), "feature": Feature()}[name] for name in asked]
+    known = {**recipes(), "feature": Feature()}  # made anew, as the command does
+    made = plan(snapshot, wanted, {}, known)
+    assert ([step.recipe for step in made.steps], made.already, made.notes) == ([SLOTS, "feature"], (), ())
+    again = plan(snapshot, wanted, {SLOTS: "1", "feature": "1"}, known)
+    assert (again.steps, again.already, again.notes) == ((), (SLOTS, "feature"), ())
+
+
 class Elsewhere(Broken):
     """What it edits is not in this engine."""
 
@@ -466,6 +534,26 @@ def test_a_wheel_can_be_planned_on_but_not_changed(cache: Cache, release: Releas
         with pytest.raises(TargetError, match="cannot be changed in place") as refused:
             where.agent()
     assert "--emit" in refused.value.hint
+
+
+def test_a_commit_can_be_planned_on_but_is_not_taken_for_the_folder_beside_it(
+    copy: Copy, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from git import Actor, Repo
+
+    from specaudit.errors import TargetError
+
+    clone = copy("clone")
+    with Repo.init(clone) as repo:
+        repo.git.add(all=True)
+        author = Actor("a", "a@example.com")
+        repo.index.commit("engine", author=author, committer=author)
+        repo.create_tag("v0.20.1")
+    monkeypatch.chdir(copy("beside"))  # an engine lies here as well: it is not the one that was named
+    with place(Target(f"git:{clone}@v0.20.1"), cache) as where:
+        assert prepare(where, named([SLOTS])).plan.paths == (SCHEDULER,)
+        with pytest.raises(TargetError, match="cannot be changed in place"):
+            where.agent()
 
 
 # --- who else is concerned ------------------------------------------------------------------------------------------
@@ -605,3 +693,39 @@ def test_a_host_whose_change_has_not_the_effect_is_taken_back(
     done = fleet.apply_all(planned, open_place, journals=journals)
     assert [(result.code, result.reverted) for result in done] == [(0, False), (2, True), (0, False)]
     assert tree.facts(three["gpu2"]) == before
+
+
+def test_two_names_of_one_engine_are_told_before_anything_is_changed(
+    three: dict[str, Path], open_place: fleet.Open, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(three["gpu1"])
+    before = tree.facts(three["gpu1"])
+    planned = fleet.plan_all([*targets(three), Target(f"dir:{tmp_path / 'link'}")], named([SLOTS]), open_place)
+    assert [p.code for p in planned] == [Exit.CLEAN, Exit.CLEAN, Exit.CLEAN, Exit.ERROR]
+    with pytest.raises(PatchError, match=r"so none was\. dir:.*link leads to the same engine as dir:.*gpu1"):
+        fleet.agree(planned)
+    assert tree.facts(three["gpu1"]) == before
+
+
+def test_of_two_runs_at_the_same_engine_none_takes_back_what_the_other_did(
+    copy: Copy, open_place: fleet.Open, journals: Path, tmp_path: Path
+) -> None:
+    """As on a file system that two machines share, where nobody sees that both names are one."""
+    site = copy("a")
+    (tmp_path / "link").symlink_to(site)
+    names = [Target(f"dir:{site}"), Target(f"dir:{tmp_path / 'link'}")]
+    planned = [p for name in names for p in fleet.plan_all([name], named([SLOTS]), open_place)]
+    done = [result for p in planned for result in fleet.apply_all([p], open_place, journals=journals)]
+    assert [result.code for result in done] == [Exit.CLEAN, Exit.CLEAN]
+    assert "Someone else has done it meanwhile." in done[1].notes[0]
+    done = list(fleet.apply_all(planned, open_place, journals=journals))  # and at the same time
+    assert not any(result.reverted for result in done)
+    with open_place(names[0]) as where:
+        assert where.agent().status().recipes == (SLOTS,)
+        take_back(where, None, journals)
+    done = list(fleet.apply_all(planned, open_place, journals=journals))
+    assert not any(result.reverted for result in done)
+    assert Exit.CLEAN in [result.code for result in done]
+    with open_place(names[0]) as where:
+        assert where.agent().status().recipes == (SLOTS,)
+        assert not verify(where).problems

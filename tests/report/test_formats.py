@@ -195,6 +195,17 @@ def test_markdown_tables_have_whole_rows(report: Report) -> None:
     assert {len(row) for row in rows} == {5}
 
 
+def test_markdown_separates_what_it_says_from_why(scanned: Scanned) -> None:
+    errors = (Trouble("vllm/x.py", "cannot be parsed: invalid syntax, line 2"), Trouble("", "too slow"))
+    lines = FORMATS["markdown"](report_of([replace(scanned("0.20.1"), errors=errors)])).splitlines()
+    drafted, masked, walked = (line for line in lines if line.startswith(("- Is ", "- Does ")))
+    assert drafted.startswith("- Is a tree drafted? **static**: <code>vllm/")
+    assert masked.startswith("- Does the target's attention mask a tree? **static**: <code>vllm/")
+    assert re.match(r"- Does the verifier walk a tree\? \*\*none\*\*: \d+ looked at in \d+ files", walked)
+    assert "- not examined: vllm/x.py: cannot be parsed: invalid syntax, line 2" in lines
+    assert "- not examined: too slow" in lines
+
+
 def test_markdown_takes_no_markup_from_the_engine(hostile: Report) -> None:
     written = FORMATS["markdown"](hostile)
     html = MarkdownIt("commonmark", {"html": True}).enable("table").render(written)

@@ -41,6 +41,22 @@ def test_a_good_document_is_read() -> None:
     assert (rule.id, rule.severity, rule.methods, rule.runner) == ("example", "low", ("eagle",), "v1")
 
 
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("Use another method.", "until then: use another method."),
+        ("A chain does it.", "until then: a chain does it."),
+        ("VLLM_DISABLE_COMPILE_CACHE=1 helps.", "until then: VLLM_DISABLE_COMPILE_CACHE=1 helps."),
+        ("V2 is not concerned.", "until then: V2 is not concerned."),
+        ("EAGLE is not concerned.", "until then: EAGLE is not concerned."),
+        ("enforce_eager=True.", "until then: enforce_eager=True."),
+    ],
+)
+def test_a_remedy_that_follows_a_colon_keeps_names_as_they_are_written(option: str, told: str) -> None:
+    rule = read_rule(GOOD.replace("Do it right.", option).replace("{option", "{release: 0.9.0, option"), "example.yaml")
+    assert str(rule.remedy).endswith(told)
+
+
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{n}: &{n} [*{p}, *{p}, *{p}]\n" for p, n in zip("abcdefg", "bcdefgh", strict=True)
 )

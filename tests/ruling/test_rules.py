@@ -15,6 +15,7 @@ from support import trees
 from support.derived import derived
 
 from specaudit.engines import ENGINES
+from specaudit.errors import ConfigurationError
 from specaudit.index import Index
 from specaudit.model import FileEntry
 from specaudit.ruling.evaluate import evaluate, judge
@@ -258,15 +259,45 @@ def test_the_tree_verdicts_are_information() -> None:
 # --- the manual -----------------------------------------------------------------------------------------------------
 
 
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+def in_readme() -> str:
+    return README[README.index("```yaml\nid: ") :].removeprefix("```yaml\n").partition("```")[0]
+
+
 def test_the_rule_in_the_readme_is_right_and_can_be_tried(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    document = text[text.index("```yaml\nid: ") :].removeprefix("```yaml\n").partition("```")[0]
+    document = in_readme()
     (tmp_path / "sampler-ignores-temperature.yaml").write_text(document)
     (rule,) = rulebook((tmp_path,), packaged=False).rules
     assert [trial.outcome for trial in examples(rule)] == ["passed", "passed"]
     code = next(example.files for example in rule.examples if example.status == "fixed")
     (trial,) = mutations(rule, [("the example", Index(of_texts("vllm", code)))])
     assert (trial.outcome, trial.reason) == ("passed", "")
+
+
+def test_a_remedy_is_needed_and_may_be_empty_as_the_readme_says() -> None:
+    assert (
+        "- **`remedy`** may say any of `release`, `option` and `recipe`; the key itself is needed, with `{}`" in README
+    )
+    line = next(line for line in in_readme().splitlines() if line.startswith("remedy: "))
+    name = "sampler-ignores-temperature.yaml"
+    assert str(read_rule(in_readme().replace(line, "remedy: {}"), name).remedy) == ""
+    with pytest.raises(ConfigurationError, match="the key 'remedy' is missing"):
+        read_rule(in_readme().replace(f"{line}\n", ""), name)
+
+
+def test_an_example_for_a_verdict_is_written_as_the_readme_says() -> None:
+    found = re.search(r"`(- tree: \{.*?\})`", README)
+    assert found is not None
+    head = in_readme().partition("subject:")[0]
+    walked = found[1].replace("verification: none", "verification: tree-walk")
+    document = (
+        f"{head}present: {{verdict: {{part: verification, is: tree-walk}}}}\n"
+        f"examples:\n  present:\n    {walked}\n  fixed:\n    {found[1]}\n"
+    )
+    rule = read_rule(document, "sampler-ignores-temperature.yaml")
+    assert [(trial.outcome, trial.reason) for trial in examples(rule)] == [("passed", "")] * 2
 
 
 #: Written from the README and two rules' manual pages alone.

@@ -306,12 +306,23 @@ def test_of_a_mode_that_fails_beside_others_the_cause_is_in_the_verdict(
     assert f"all that was said is in {logs(tmp_path)[0]} there" in err
 
 
+@pytest.mark.parametrize("target", ["vllm==0.33.0", "wheel:vllm.whl", "git:vllm@v0.33.0"])
+def test_nothing_can_run_where_no_engine_is_installed(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program(["smoke", target]) == Exit.ERROR
+    assert capsys.readouterr().err.splitlines() == [
+        f"error: {target} is no installed engine, so nothing can run there.",
+        "  try: Name one that is installed on a GPU host: @local, dir:PATH, or a machine as ssh knows it.",
+    ]
+
+
 def test_what_is_wrong_on_the_command_line_is_said(
     engine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty.txt").write_text("\n")
     for more, said in (
         (["--modes", "none,eagle"], "There is no mode 'eagle'"),
+        (["--modes", "eagle"], "There are: none, dflash, ddtree, ddtree-exact, given; given runs what --spec"),
+        (["--modes", "none,given"], "The mode given needs --speculative-config."),
         (["--modes", "ddtree"], "needs a recipe that"),
         (["--batch", "1,x"], "are no batch sizes"),
         (["--prompts", "/nowhere"], "cannot be read"),
