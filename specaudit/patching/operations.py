@@ -126,7 +126,7 @@ def take_back(
         PatchError: someone else changed a file, or a later application is in the way.
     """
     answer = place.agent().revert(recipes)
-    notes = [f"{folder} was left: it holds files of someone else" for folder in answer["left"]]
+    notes = _left(answer)
     if answer["restored"]:
         names = ", ".join(answer["reverted"]) or "an interrupted change"
         journal = journal_of(place, journals)
@@ -136,11 +136,20 @@ def take_back(
 
 def forget(place: Place, journals: Path | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Drops the machine's journal and records that; returns the recipes that were forgotten and notes for the user."""
-    names = place.agent().forget()
-    notes: list[str] = []
+    answer = place.agent().forget()
+    names, notes = tuple(answer["forgotten"]), _left(answer)
     subject = f"forgotten: {', '.join(names) or 'what was there'}"
     _note(notes, lambda: journal_of(place, journals).record(subject))
     return names, tuple(notes)
+
+
+def _left(answer: Mapping[str, Any]) -> list[str]:
+    """Notes on what the agent found in its way and did not remove."""
+    notes = []
+    for path in answer["left"]:
+        ours = path.startswith(".specaudit-")
+        notes.append(f"{path} was left: {'specaudit did not make it' if ours else 'it holds files of someone else'}")
+    return notes
 
 
 def verify(place: Place, imports: bool = False) -> Verification:

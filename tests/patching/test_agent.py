@@ -18,7 +18,7 @@ import pytest
 
 from specaudit.errors import IntegrityError, PatchError
 from specaudit.patching.agent_store import Store
-from specaudit.patching.client import AgentClient, FileState
+from specaudit.patching.client import AGENT, AgentClient, FileState
 from tests.patching import tree
 from tests.patching.conftest import agent_of
 
@@ -318,7 +318,7 @@ def test_a_reinstalled_engine_is_told_apart_and_forgotten(site: Path, agent: Age
     status = agent.status()
     assert status.state == "patched"
     assert {f.word for f in status.drifted} == {"original", "absent"}  # absent: what the patch had added
-    assert agent.forget() == ("demo",)
+    assert agent.forget() == {"forgotten": ["demo"], "left": []}
     assert agent.status().state == "clean"
     assert not (site / ".specaudit-vllm").exists()
 
@@ -340,6 +340,87 @@ def test_a_reinstalled_engine_is_told_apart_and_forgotten(site: Path, agent: Age
 )
 def test_a_file_has_one_word(now: str | None, original: str | None, expected: str | None, word: str) -> None:
     assert FileState("vllm/a.py", now, original, expected).word == word
+
+
+# --- what is not the agent's ----------------------------------------------------------------------------------------
+
+
+def strangers(folder: Path) -> None:
+    """Files of someone else, also where the agent keeps its own, and links that lead to them."""
+    for name in ("a.txt", "lock.txt", "blobs/mine", "blobs/" + "a" * 63, "originals/mine.py", "pyc/mine.pyc", "more/b"):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text("theirs\n")
+    (folder / "linked").symlink_to("more")
+
+
+@pytest.mark.parametrize("operation", ["status", "apply", "revert", "forget"])
+@pytest.mark.parametrize("name", ["", "/blobs", "/originals", "/lock", "/journal.json"])
+def test_a_link_in_the_place_of_the_agents_own_is_never_followed(
+    site: Path, agent: AgentClient, tmp_path: Path, name: str, operation: str
+) -> None:
+    if name:
+        apply(agent, site, "one", (tree.PLAIN,))
+    own, victim = Path(f"{site}/.specaudit-vllm{name}"), tmp_path / "victim"
+    if own.is_dir():
+        own.rename(victim)
+        (victim / "a.txt").write_text("theirs\n")
+    elif name:
+        own.rename(victim)
+    else:
+        victim.mkdir()
+        strangers(victim)
+    own.symlink_to(victim)
+    before = tree.facts(victim) if victim.is_dir() else victim.read_bytes()
+    outside = tree.facts(site / "vllm")
+    if operation == "status" and name not in ("", "/journal.json"):
+        agent.status()
+    elif operation == "forget" and name in ("/blobs", "/originals", "/journal.json"):
+        assert agent.forget()["left"] == [f".specaudit-vllm{name}"]
+        assert [path.name for path in own.parent.iterdir()] == [own.name]
+    else:
+        with pytest.raises(PatchError, match=r"is a symbolic link, where a .* of specaudit would lie") as refused:
+            agent.revert() if operation == "revert" else (
+                apply(agent, site, "two", (tree.HOOK,)) if operation == "apply" else getattr(agent, operation)()
+            )
+        assert refused.value.hint == "See what it is, move it away, then try again."
+    assert own.is_symlink()
+    assert before == (tree.facts(victim) if victim.is_dir() else victim.read_bytes())
+    assert tree.facts(site / "vllm") == outside
+
+
+@pytest.mark.parametrize("operation", ["revert", "forget", "apply, then revert"])
+def test_files_of_someone_else_in_the_agents_folder_stay_and_are_told(
+    site: Path, agent: AgentClient, operation: str
+) -> None:
+    folder = site / ".specaudit-vllm"
+    strangers(folder)
+    before = tree.facts(folder)
+    assert not agent.status().leftovers
+    if operation == "apply, then revert":
+        apply(agent, site)
+        assert agent.status().recipes == ("demo",)
+        assert agent.fetch()[0]["applied"]
+    left = agent.forget()["left"] if operation == "forget" else agent.revert()["left"]
+    names = ["a.txt", "blobs/" + "a" * 63, "blobs/mine", "linked", "lock.txt", "more", "originals/mine.py"]
+    assert left == [f".specaudit-vllm/{name}" for name in [*names, "pyc/mine.pyc"]]
+    assert tree.facts(folder) == before
+    assert (agent.status().state, agent.status().leftovers) == ("clean", False)
+
+
+def test_a_file_in_the_place_of_the_agents_folder_is_refused(site: Path, agent: AgentClient) -> None:
+    (site / ".specaudit-vllm").write_text("theirs\n")
+    for operation in (agent.status, agent.revert, agent.forget, lambda: apply(agent, site)):
+        with pytest.raises(PatchError, match="is a file, where a folder of specaudit would lie"):
+            operation()
+    assert (site / ".specaudit-vllm").read_text() == "theirs\n"
+
+
+def test_a_scratch_file_that_is_a_link_is_not_written_through(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    apply(agent, site, "one", (tree.PLAIN,))
+    (tmp_path / "victim").write_text("theirs\n")
+    (site / ".specaudit-vllm/journal.json.new").symlink_to(tmp_path / "victim")
+    apply(agent, site, "two", (tree.HOOK,))
+    assert (tmp_path / "victim").read_text() == "theirs\n"
 
 
 # --- disks and permissions ------------------------------------------------------------------------------------------
@@ -473,7 +554,7 @@ def test_what_root_applied_the_owner_of_the_engine_can_revert(open_place: Open) 
 # --- the script -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["agent.py", "agent_store.py"])
+@pytest.mark.parametrize("name", [module.rpartition(".")[2] + ".py" for module in AGENT])
 def test_the_agent_is_python_3_8_and_stdlib_only(name: str) -> None:
     text = files("specaudit.patching").joinpath(name).read_text()
     module = ast.parse(text, feature_version=(3, 8))
@@ -481,5 +562,4 @@ def test_the_agent_is_python_3_8_and_stdlib_only(name: str) -> None:
         if isinstance(node, ast.Import):
             assert {a.name for a in node.names} <= set(sys.stdlib_module_names)
         if isinstance(node, ast.ImportFrom):
-            ours = node.module == "specaudit.patching.agent_store"
-            assert ours or (node.module or "").partition(".")[0] in sys.stdlib_module_names
+            assert node.module in AGENT or (node.module or "").partition(".")[0] in sys.stdlib_module_names
