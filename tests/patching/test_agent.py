@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from specaudit.errors import IntegrityError, PatchError
+from specaudit.errors import IntegrityError, JournalError, PatchError
 from specaudit.patching.agent_store import Store
 from specaudit.patching.client import AGENT, AgentClient, FileState
 from tests.patching import tree
@@ -423,6 +424,94 @@ def test_a_scratch_file_that_is_a_link_is_not_written_through(site: Path, agent:
     assert (tmp_path / "victim").read_text() == "theirs\n"
 
 
+# --- what cannot be read, and what is lost --------------------------------------------------------------------------
+
+CHANGE = {"path": tree.PLAIN, "before": None, "after": None}
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"format":1,"files":5}',
+        '{"format":1,"applied":[5]}',
+        '{"format":1,"folders":[null]}',
+        '{"format":1,"folders":["vllm/../.."]}',
+        '{"format":1,"pending":[]}',
+        '{"format":1,"pending":{"op":"apply","goal":{"vllm/a":null}}}',
+        '{"format":1,"files":{"vllm/../../victim":{"sha256":null,"pyc":[],"pycache":false}}}',
+        '{"format":1,"files":{"vllm/a.py":{"sha256":null,"pyc":["../../victim.pyc"],"pycache":false}}}',
+        '{"format":1,"files":{"vllm/\\ud800.py":{"sha256":null,"pyc":[],"pycache":false}}}',
+        json.dumps({"format": 1, "applied": [{"recipe": "one", "version": "1", "changes": [CHANGE]}]}),
+        DEEP,
+        '{"format":1,"files":' + DEEP,
+        "\x00",
+    ],
+)
+def test_a_journal_that_makes_no_sense_is_one_error_and_can_be_dropped(
+    site: Path, agent: AgentClient, tmp_path: Path, text: str
+) -> None:
+    before = tree.facts(tmp_path)
+    (site / ".specaudit-vllm").mkdir()
+    (site / ".specaudit-vllm/journal.json").write_text(text)
+    for operation in (agent.status, agent.revert, agent.fetch, lambda: apply(agent, site)):
+        with pytest.raises(JournalError, match=r"journal\.json cannot be read") as refused:
+            operation()
+        assert refused.value.hint.endswith("specaudit patch forget @local.")
+    assert agent.forget() == {"forgotten": [], "left": []}
+    assert tree.facts(tmp_path) == before
+
+
+def test_a_journal_whose_file_lies_elsewhere_now_is_an_error_of_the_journal(site: Path, agent: AgentClient) -> None:
+    apply(agent, site)
+    (site / "vllm/a").rename(site / "a")
+    (site / "vllm/a").symlink_to("../a")
+    for operation in (agent.status, agent.revert):
+        with pytest.raises(JournalError, match="leads out of"):
+            operation()
+    assert agent.forget()["forgotten"] == ["demo"]
+
+
+def test_a_revert_whose_originals_are_lost_changes_nothing(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    apply(agent, site)
+    for name in ("originals", "blobs"):
+        shutil.rmtree(site / f".specaudit-vllm/{name}")
+    before = tree.facts(site / "vllm")
+    with pytest.raises(JournalError, match=r"has lost, or holds damaged, what was kept of vllm/a/linked\.py, ") as lost:
+        agent.revert()
+    assert "Reinstall the engine" in lost.value.hint
+    assert tree.facts(site / "vllm") == before
+    assert agent.status().state == "patched"
+
+
+def test_a_folder_in_the_way_of_a_staged_file_changes_nothing(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    (site / "vllm/.hook.py.specaudit-new").mkdir()
+    before = tree.facts(tmp_path)
+    with pytest.raises(PatchError, match=r"\.hook\.py\.specaudit-new\): File exists") as failed:
+        apply(agent, site)
+    assert failed.value.hint.startswith("Nothing is left half done; ")
+    assert tree.facts(tmp_path) == before
+
+
+def test_a_revert_that_fails_half_way_says_so(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    before = tree.facts(tmp_path)
+    apply(agent, site)
+    subprocess.run(["chattr", "+i", str(site / tree.HOOK)], check=True)
+    try:
+        with pytest.raises(PatchError, match="not permitted") as failed:
+            agent.revert()
+        assert agent.status().state == "interrupted"
+        assert failed.value.hint == (
+            "Some files may be changed and others not: repair what is in the way, then undo it: "
+            "specaudit patch revert @local."
+        )
+    finally:
+        subprocess.run(["chattr", "-i", str(site / tree.HOOK)], check=True)
+    assert not list(site.rglob("*.specaudit-new"))
+    agent.revert()
+    assert tree.facts(tmp_path) == before
+
+
 # --- disks and permissions ------------------------------------------------------------------------------------------
 
 
@@ -529,6 +618,17 @@ def test_no_permission_is_said(open_place: Open) -> None:
     before = tree.facts(open_place.folder)
     with pytest.raises(PatchError, match="Permission was denied"):
         apply(agent_of(open_place.site, open_place.nobody), open_place.site)
+    assert tree.facts(open_place.folder) == before
+
+
+def test_a_journal_that_this_user_may_not_read_is_said(open_place: Open) -> None:
+    apply(agent_of(open_place.site), open_place.site)
+    (open_place.site / ".specaudit-vllm/journal.json").chmod(0o600)
+    before, agent = tree.facts(open_place.folder), agent_of(open_place.site, open_place.nobody)
+    for operation in (agent.status, agent.revert, agent.forget):
+        with pytest.raises(PatchError, match=r"Permission was denied \(.*journal\.json\)") as denied:
+            operation()
+        assert denied.value.hint == "Run as the owner of the engine's files, or with --sudo."
     assert tree.facts(open_place.folder) == before
 
 
