@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specaudit.errors import PatchError
+from specaudit.errors import ChangedError, PatchError
 from specaudit.index import Index
 from specaudit.model import Finding
 from specaudit.patching import importing
@@ -64,16 +65,26 @@ def prepare(place: Place, recipes: Sequence[Recipe]) -> Prepared:
 
     Raises:
         RecipeRefused: a recipe does not fit.
-        PatchError: an earlier change was interrupted, or has drifted.
+        PatchError: an earlier change was interrupted, or has drifted, or a file is changed meanwhile.
     """
     standing = place.client.status() if place.client is not None else None
     if standing is not None:
         _sound(place, standing)
     versions = {str(a["recipe"]): str(a["version"]) for a in standing.applied} if standing else {}
     snapshot = place.snapshot()
-    with _PARSING:
+    with _PARSING, _unchanged(place, "Plan again: specaudit patch TARGET --recipe NAME."):
         made = plan(snapshot, recipes, versions, all_recipes())
     return Prepared(made, standing, place.surroundings(made.paths) if made.steps else Surroundings())
+
+
+@contextmanager
+def _unchanged(place: Place, hint: str) -> Iterator[None]:
+    """Says that a file is no longer what it was when the examination began, because of another run above all."""
+    try:
+        yield
+    except ChangedError as bad:
+        where = place.target.spec
+        raise PatchError(f"{where}: {bad.message}", hint.replace("TARGET", where)) from bad
 
 
 def _sound(place: Place, standing: Standing) -> None:
@@ -163,7 +174,7 @@ def verify(place: Place, imports: bool = False) -> Verification:
     originals = {path: blobs.get(e["sha256"]) if e["sha256"] else None for path, e in journal["files"].items()}
     snapshot = place.snapshot()
     before, after = Index(overlay(snapshot, originals)), Index(snapshot)
-    with _PARSING:
+    with _PARSING, _unchanged(place, "Try again: specaudit patch verify TARGET."):
         repaired, wrong = _effect(standing, before, after)
     checked = _check(place, standing, imports)
     problems += wrong
