@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from specaudit.errors import IntegrityError, JournalError, RefusedError, SpecauditError
 from specaudit.hosts.bundle import bundle
+from specaudit.threads import to_the_end
 
 if TYPE_CHECKING:
     from specaudit.hosts.base import Answer
@@ -20,6 +21,8 @@ DEADLINE = 120.0
 
 #: The agent's modules, each after those that it imports.
 AGENT = tuple(f"specaudit.patching.{name}" for name in ("agent_files", "agent_journal", "agent_store", "agent"))
+
+_CHANGING = ("apply", "revert", "forget")
 
 
 class Caller(Protocol):
@@ -157,7 +160,12 @@ class AgentClient:
 
     def _call(self, operation: str, blobs: Mapping[str, bytes] | None = None, /, **request: Any) -> Answer:
         whole = {"op": operation, "root": self.root, "engine": self.engine, **request}
-        answer = self.machine.call(bundle(AGENT), whole, blobs=blobs or {}, python=self.python, deadline=DEADLINE)
+
+        def call() -> Answer:
+            return self.machine.call(bundle(AGENT), whole, blobs=blobs or {}, python=self.python, deadline=DEADLINE)
+
+        # Cut in the middle, a change would be left half done on a machine that this process cannot reach any more.
+        answer = to_the_end(call) if operation in _CHANGING else call()
         error = answer.header.get("error")
         if error is not None:
             raise _error(self.label, operation, error, answer.blobs)
