@@ -183,7 +183,7 @@ def status(
     files = [{"path": f.path, "state": f.word} for f in standing.files]
     recipes = [{"recipe": a["recipe"], "version": a["version"]} for a in standing.applied]
     _write(json, [{"target": target, "state": word, "recipes": recipes, "files": files, "foreign": foreign}])
-    raise typer.Exit(Exit.CLEAN if word in ("clean", "patched") else Exit.FINDINGS)
+    raise typer.Exit(Exit.CLEAN if word in ("clean", "patched") and not foreign else Exit.FINDINGS)
 
 
 @app.command("verify")

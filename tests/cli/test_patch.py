@@ -130,6 +130,22 @@ def test_a_drifted_file_is_exit_1_and_a_refused_revert_exit_2_with_the_differenc
     assert capsys.readouterr().out.splitlines()[0].endswith("  forgotten: lookahead-slots")
 
 
+def test_a_foreign_file_beside_a_recipe_is_exit_1_too(
+    engine: str, release: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["patch", engine, "--recipe", "dflash-layer-ids", "--yes"])
+    assert run(["patch", "status", engine]) == Exit.CLEAN
+    file = Path(engine[4:], SCHEDULER)
+    data = file.read_bytes()
+    file.unlink()  # a link to the release's own
+    file.write_bytes(data + b"mine = 1\n")
+    capsys.readouterr()
+    assert run(["patch", "status", engine]) == Exit.FINDINGS
+    out = capsys.readouterr().out
+    assert out.startswith(f"{engine}: patched\n")
+    assert f"  foreign   {SCHEDULER}  (changed against its wheel" in out
+
+
 def test_relative_folders_are_changed_side_by_side(
     release: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
