@@ -15,7 +15,8 @@ SpecauditError                  exit 2
 │   └── AnswerError             exit 3   what a machine sent is not what it announced, or makes no sense
 ├── CacheError                  exit 2   the cache folder cannot be used
 └── PatchError                  exit 2   a change could not be made, and was undone
-    └── JournalError            exit 2   because what a machine keeps of earlier changes cannot be read
+    ├── JournalError            exit 2   because what a machine keeps of earlier changes cannot be read
+    └── LeftError               exit 130 Ctrl-C came after a change was sent: it may stand
 """
 
 from __future__ import annotations
@@ -147,3 +148,9 @@ class RefusedError(PatchError):
 
 class JournalError(PatchError):
     """What a machine keeps of earlier changes, to take them back, cannot be read."""
+
+
+class LeftError(PatchError):
+    """Ctrl-C ended a command that had sent a change to a machine: the change may stand."""
+
+    code = Exit.INTERRUPTED

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -31,10 +32,38 @@ def threads(count: int, name: str = "") -> Iterator[ThreadPoolExecutor]:
     pool.shutdown()
 
 
+def to_the_end(work: Callable[[], R]) -> R:
+    """Does ``work``, and lets Ctrl-C act when it has ended, not before; pressed again, it acts at once."""
+    if threading.current_thread() is not threading.main_thread():  # no other gets Ctrl-C
+        return work()
+    future: Future[R] = Future()  # known before anything begins: Ctrl-C may come while the pool starts its thread
+
+    def run() -> None:
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(work())
+            except BaseException as bad:
+                future.set_exception(bad)
+
+    with threads(1) as pool:
+        try:
+            pool.submit(run)
+            _wait(future)
+        except KeyboardInterrupt:
+            if not future.cancel():
+                _wait(future)
+            raise
+    return future.result()
+
+
+def _wait(future: Future[R]) -> None:
+    while not wait((future,), _WAKE).done:
+        pass
+
+
 def in_order(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """Gives the results of ``work`` in the order of the items, as ``pool.map`` does, and wakes for Ctrl-C meanwhile."""
     futures = [pool.submit(work, item) for item in items]
     for future in futures:
-        while not wait((future,), _WAKE).done:
-            pass
+        _wait(future)
         yield future.result()

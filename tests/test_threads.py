@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from specaudit.threads import in_order, threads
+from specaudit.threads import in_order, threads, to_the_end
 
 
 def test_an_interruption_waits_neither_for_what_runs_nor_for_what_has_not_begun() -> None:
@@ -65,3 +65,22 @@ def test_a_signal_that_another_thread_got_ends_a_wait() -> None:
         list(in_order(pool, work, [1]))
     assert late == []
     let_go.set()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_acts_after_the_work_and_the_second_one_at_once(times: int) -> None:
+    let_go, ended, main = Event(), Event(), threading.get_ident()
+
+    def work() -> None:
+        for _ in range(times):
+            signal.pthread_kill(main, signal.SIGINT)
+            Event().wait(0.5)
+        if times > 1:
+            let_go.wait(20)
+        ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        to_the_end(work)
+    assert ended.is_set() == (times == 1)
+    let_go.set()
+    ended.wait(60)

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from specaudit.cli import machines
 from specaudit.cli.root import sub_app
-from specaudit.errors import Exit, JournalError, PatchError, UsageError, exit_of
+from specaudit.errors import Exit, JournalError, LeftError, PatchError, UsageError, exit_of
 from specaudit.words import counted, meant
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ def apply(
                 note("nothing was changed; add --yes to apply")
             _write(json, [_planned(p) for p in planned])
             raise typer.Exit(exit_of(p.code for p in planned))
-        done = fleet.apply_all(planned, open_place, imports)
+        with _sent([p.target.spec for p in planned if p.prepared is not None and p.prepared.plan.steps], "Undo it"):
+            done = fleet.apply_all(planned, open_place, imports)
     for p, result in zip(planned, done, strict=True):
         for text in result.notes:
             note(text)
@@ -183,7 +184,7 @@ def status(
     files = [{"path": f.path, "state": f.word} for f in standing.files]
     recipes = [{"recipe": a["recipe"], "version": a["version"]} for a in standing.applied]
     _write(json, [{"target": target, "state": word, "recipes": recipes, "files": files, "foreign": foreign}])
-    raise typer.Exit(Exit.CLEAN if word in ("clean", "patched") else Exit.FINDINGS)
+    raise typer.Exit(Exit.CLEAN if word in ("clean", "patched") and not foreign else Exit.FINDINGS)
 
 
 @app.command("verify")
@@ -250,7 +251,8 @@ def revert(
         if not yes and not (sys.stdin.isatty() and typer.confirm("Take it back?", err=True)):
             note("nothing was changed; add --yes to take it back")
             return
-        answer, notes = take_back(place, recipe)
+        with _sent([target], "Go on"):
+            answer, notes = take_back(place, recipe)
         for text in notes:
             note(text)
         reverted, restored = list(answer["reverted"]), list(answer["restored"])
@@ -358,6 +360,19 @@ def _place(spec: str, said: machines.Said, engine: str | None) -> Iterator[Place
     target, reached = machines.one_meant(spec, said)
     with _opener(engine, reached) as open_place, open_place(target) as place:
         yield place
+
+
+@contextmanager
+def _sent(specs: list[str], then: str) -> Iterator[None]:
+    """Says, when Ctrl-C comes meanwhile, that a change was sent, and how to see and undo it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        one = specs[0] if len(specs) == 1 else "TARGET"
+        raise LeftError(
+            f"Interrupted, after a change had been sent to {', '.join(specs)}: it may have been made.",
+            f"Look at specaudit patch status {one}. {then}: specaudit patch revert {one}.",
+        ) from None
 
 
 def _ours(standing: Any) -> set[str]:

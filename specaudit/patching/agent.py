@@ -32,36 +32,47 @@ import signal
 import stat
 from typing import TYPE_CHECKING
 
-from specaudit.patching.agent_store import (
-    Refused,
-    Store,
-    digest,
-    explain,
-    identity,
-    make_folder,
-    names_in,
-    sync_folder,
-)
+from specaudit.patching.agent_files import Refused, digest, make_folder, names_in, real_folder, sync_folder
+from specaudit.patching.agent_store import Store, explain, identity
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from specaudit.patching.agent_store import Blobs, Header
+    from specaudit.patching.agent_files import Blobs, Header
 
 
 def main(request: Header, blobs: Blobs) -> tuple[Header, Blobs]:
     """Carries out one request; what was refused or failed is in ``error`` of the answer, never an exception."""
     with contextlib.suppress(ValueError):  # not in the main thread, where no signal arrives anyway
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost connection must not stop a change half way
+        for number in (signal.SIGHUP, signal.SIGINT):  # a lost connection or a Ctrl-C must not stop a change half way
+            signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, _terminate)
     operations = {"status": status, "apply": apply, "revert": revert, "fetch": fetch, "forget": forget}
     try:
         store = Store(request["root"], request["engine"], unread=request["op"] == "forget")
         return operations[request["op"]](store, request, blobs)
     except Refused as refused:
-        return {"error": dict(refused.detail, kind=refused.kind, message=refused.message)}, refused.blobs
+        # A path that is refused and did not come with the request stands in the journal.
+        kind = "journal" if refused.kind == "path" and request["op"] != "apply" else refused.kind
+        error, found = dict(refused.detail, kind=kind, message=refused.message), refused.blobs
     except OSError as failed:
-        return {"error": {"kind": "os", "message": explain(failed)}}, {}
+        error, found = {"kind": "os", "message": explain(failed)}, {}
+    if error["kind"] == "os":
+        error["state"] = _state(request)
+    return {"error": error}, found
+
+
+def _state(request: Header) -> str:
+    """What the journal says after a failure, or ``unknown``."""
+    try:
+        journal = Store(request["root"], request["engine"]).journal
+    except (Refused, OSError):
+        return "unknown"
+    return _word(journal)
+
+
+def _word(journal: Header) -> str:
+    return "interrupted" if journal["pending"] else "patched" if journal["applied"] else "clean"
 
 
 def _terminate(number: int, frame: Any) -> None:
@@ -80,11 +91,10 @@ def status(store: Store, request: Header, blobs: Blobs) -> tuple[Header, Blobs]:
         original = journal["files"].get(path, {}).get("sha256")
         now = digest(store.target(path))
         files.append({"path": path, "now": now, "original": original, "expected": expected.get(path, original)})
-    state = "interrupted" if pending else "patched" if journal["applied"] else "clean"
     return {
-        "state": "busy" if store.busy() else state,
+        "state": "busy" if store.busy() else _word(journal),
         "folder": store.folder,
-        "leftovers": os.path.isdir(store.folder) and not journal["applied"] and not pending,
+        "leftovers": store.leftovers(),
         "applied": journal["applied"],
         "pending": pending,
         "files": files,
@@ -153,6 +163,7 @@ def revert(store: Store, request: Header, blobs: Blobs) -> tuple[Header, Blobs]:
         for application in reversed(going):
             goal.update((c["path"], c["before"]) for c in reversed(application["changes"]))
         _not_foreign(store, goal)
+        _not_lost(store, goal)
         if goal:
             under_way = pending["application"] if pending else {"recipe": "", "changes": []}
             reverting = [a["recipe"] for a in going]
@@ -160,23 +171,22 @@ def revert(store: Store, request: Header, blobs: Blobs) -> tuple[Header, Blobs]:
             store.save()
         left = _bring_back(store, goal)
         journal["applied"] = [a for a in applied if a not in going]
-        _settle(store)
+        left += _settle(store)
     return {"reverted": [a["recipe"] for a in going], "restored": sorted(goal), "left": left}, {}
 
 
 def fetch(store: Store, request: Header, blobs: Blobs) -> tuple[Header, Blobs]:
     """The stored contents named by ``request["blobs"]``, or all of them: for a journal kept elsewhere."""
-    stored = names_in(store.path("blobs"))
+    stored = store.stored()
     return {"journal": store.journal}, {sha: store.blob(sha) for sha in stored if sha in request.get("blobs", stored)}
 
 
 def forget(store: Store, request: Header, blobs: Blobs) -> tuple[Header, Blobs]:
-    """Drops the agent's folder and leaves every file of the engine as it is (after a reinstallation, say)."""
+    """Drops what the agent keeps and leaves every file of the engine as it is (after a reinstallation, say)."""
     with store.locked(create=False):
         forgotten = [a["recipe"] for a in store.journal["applied"]]
-        if os.path.isdir(store.folder):
-            store.remove()
-    return {"forgotten": forgotten}, {}
+        left = store.remove() if real_folder(store.folder) else []
+    return {"forgotten": forgotten, "left": left}, {}
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
@@ -236,6 +246,24 @@ def _not_foreign(store: Store, goal: dict[str, str | None]) -> None:
         raise Refused("foreign", f"Changed by someone else since: {names}.", {"foreign": foreign}, blobs)
 
 
+def _not_lost(store: Store, goal: dict[str, str | None]) -> None:
+    """Refuses before the first file is touched what could not be brought to its end."""
+    lost = []
+    for path, sha in goal.items():
+        entry = store.journal["files"][path]
+        if sha is None or digest(store.target(path)) == sha:
+            continue
+        if sha == entry["sha256"] and _intact(store.original(path), entry):
+            continue
+        try:
+            store.blob(sha)
+        except Refused:
+            lost.append(path)
+    if lost:
+        names = ", ".join(sorted(lost))
+        raise Refused("journal", f"{store.folder} has lost, or holds damaged, what was kept of {names}.")
+
+
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 
@@ -282,6 +310,7 @@ def _stage(store: Store, path: str, sha: str | None) -> None:
     """Writes a content beside its target, with the mode and owner that the target had, or its folder's owner."""
     if sha is None:
         return
+    data = store.blob(sha)
     target, staged, entry = store.target(path), store.staged(path), store.journal["files"][path]
     for folder in store.journal["folders"]:
         if path.startswith(folder + "/"):
@@ -290,14 +319,18 @@ def _stage(store: Store, path: str, sha: str | None) -> None:
     beside = os.stat(os.path.dirname(target))
     mode, uid, gid = entry.get("mode", 0o644), entry.get("uid", beside.st_uid), entry.get("gid", beside.st_gid)
     descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        facts = os.fstat(descriptor)
-        if (facts.st_uid, facts.st_gid) != (uid, gid):
-            _change_owner(descriptor, uid, gid, path, required=entry["sha256"] is not None)
-        os.fchmod(descriptor, mode)
-        file.write(store.blob(sha))
-        file.flush()
-        os.fsync(descriptor)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            facts = os.fstat(descriptor)
+            if (facts.st_uid, facts.st_gid) != (uid, gid):
+                _change_owner(descriptor, uid, gid, path, required=entry["sha256"] is not None)
+            os.fchmod(descriptor, mode)
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+    except BaseException:
+        _unstage(store, path)
+        raise
 
 
 def _change_owner(descriptor: int, uid: int, gid: int, path: str, required: bool) -> None:
@@ -310,7 +343,8 @@ def _change_owner(descriptor: int, uid: int, gid: int, path: str, required: bool
 
 
 def _unstage(store: Store, path: str) -> None:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    # A folder in its place is somebody else's: writing there is what fails, never undoing.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
         os.unlink(store.staged(path))
 
 
@@ -325,22 +359,24 @@ def _undo(store: Store, before: Header, changes: list[Header], replaced: list[st
     _bring_back(store, {path: states[path]["before"] for path in replaced})
     left = _remove_folders(store, set(states))
     store.journal = before
-    _settle(store)
-    return left
+    return left + _settle(store)
 
 
-def _settle(store: Store) -> None:
-    """Ends a transaction: nothing is pending, and what no application needs any more is forgotten."""
+def _settle(store: Store) -> list[str]:
+    """Ends a transaction: nothing is pending, and what no application needs any more is forgotten.
+
+    Returns what was left in the agent's folder, because the agent did not make it.
+    """
     journal = store.journal
     journal["pending"] = None
     if not journal["applied"]:
-        store.remove()
-        return
+        return store.remove()
     needed = {c["path"] for a in journal["applied"] for c in a["changes"]}
     journal["files"] = {path: entry for path, entry in journal["files"].items() if path in needed}
     journal["folders"] = [f for f in journal["folders"] if any(path.startswith(f + "/") for path in needed)]
     store.save()
     store.collect()
+    return []
 
 
 def _bring_back(store: Store, goal: dict[str, str | None]) -> list[str]:
@@ -379,7 +415,7 @@ def _intact(original: str, entry: Header) -> bool:
         return False
     if entry["symlink"] is not None:
         return os.path.islink(original) and os.readlink(original) == entry["symlink"]
-    return bool(digest(original) == entry["sha256"])
+    return not os.path.islink(original) and bool(digest(original) == entry["sha256"])
 
 
 def _remove_folders(store: Store, paths: set[str]) -> list[str]:

@@ -11,29 +11,34 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
-import stat
 from typing import TYPE_CHECKING
+
+from specaudit.patching.agent_files import (
+    FOLDERS,
+    JOURNAL,
+    KEY_LENGTH,
+    SCRATCH_SUFFIX,
+    Refused,
+    give,
+    make_folder,
+    names_in,
+    opened,
+    read,
+    real_folder,
+    sweep,
+    sync_folder,
+    write,
+)
+from specaudit.patching.agent_journal import is_path, sound
 
 FORMAT = 1
 STATE_PREFIX = ".specaudit-"
 STAGED_SUFFIX = ".specaudit-new"
-KEY_LENGTH = 32
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
-    Header = dict[str, Any]
-    Blobs = dict[str, bytes]
-
-
-class Refused(Exception):
-    """The request cannot be carried out; ``kind`` is for programs, ``detail`` is JSON, ``blobs`` travel with it."""
-
-    def __init__(self, kind: str, message: str, detail: Header | None = None, blobs: Blobs | None = None) -> None:
-        super().__init__(message)
-        self.kind, self.message, self.detail, self.blobs = kind, message, detail or {}, blobs or {}
+    from specaudit.patching.agent_files import Header
 
 
 class Store:
@@ -50,24 +55,34 @@ class Store:
         if not os.path.isdir(self.package):
             raise Refused("missing", f"There is no package {engine} in {root}.")
         self.folder = os.path.join(os.path.dirname(self.package), STATE_PREFIX + engine)
+        real_folder(self.folder)
         self.journal = self._load()
 
     def _load(self) -> Header:
         empty = {"format": FORMAT, "engine": self.engine, "files": {}, "folders": [], "applied": [], "pending": None}
+        path, found = self.path(JOURNAL), None
         try:
-            with open(self.path("journal.json"), "rb") as file:
-                found = json.loads(file.read().decode())
+            found = json.loads(read(path).decode())
         except FileNotFoundError:
             return empty
-        except ValueError:
-            found, why = None, "cannot be read as JSON"
+        except PermissionError as denied:
+            raise Refused("unreadable", explain(denied)) from None
+        except Refused:
+            if self.unread:
+                return empty
+            raise
+        except (ValueError, RecursionError):
+            why = "cannot be read as JSON"
         else:
             why = "was written by another version"
         if isinstance(found, dict) and found.get("format") == FORMAT:
-            return dict(empty, **found)
+            whole = dict(empty, **found)
+            if sound(whole, self.engine):
+                return whole
+            why = "cannot be read: it is not as specaudit writes it"
         if self.unread:
             return empty
-        raise Refused("journal", f"{self.path('journal.json')} {why}.")
+        raise Refused("journal", f"{path} {why}.")
 
     def path(self, *parts: str) -> str:
         """A path in the agent's folder."""
@@ -75,10 +90,9 @@ class Store:
 
     def target(self, path: str) -> str:
         """Where a package-relative path lies; refuses one that leaves the package, by dots or by a symlinked folder."""
-        parts = path.split("/")
-        if parts[0] != self.engine or len(parts) < 2 or any(p in ("", ".", "..") for p in parts) or "\0" in path:
+        if not is_path(path, self.engine):
             raise Refused("path", f"{path!r} is not a path of {self.engine}.")
-        target = os.path.join(self.package, *parts[1:])
+        target = os.path.join(self.package, *path.split("/")[1:])
         parent = os.path.realpath(os.path.dirname(target))
         if parent != self.package and not parent.startswith(self.package + os.sep):
             raise Refused("path", f"{path} leads out of {self.package}.")
@@ -103,31 +117,38 @@ class Store:
 
     def blob(self, sha: str) -> bytes:
         """A stored content, checked."""
-        with open(self.path("blobs", sha), "rb") as file:
-            data = file.read()
+        try:
+            data = read(self.path("blobs", sha))
+        except FileNotFoundError:
+            raise Refused("journal", f"{self.path('blobs', sha)} is lost.") from None
         if hashlib.sha256(data).hexdigest() != sha:
             raise Refused("journal", f"{self.path('blobs', sha)} is damaged.")
         return data
 
+    def stored(self) -> list[str]:
+        """The SHA-256 of every stored content."""
+        names = (name for name in names_in(self.path("blobs")) if FOLDERS["blobs"].fullmatch(name))
+        return [name for name in names if not name.endswith(SCRATCH_SUFFIX)]
+
     def keep(self, data: bytes) -> None:
         """Stores a content under its SHA-256."""
         path = self.path("blobs", hashlib.sha256(data).hexdigest())
-        if not os.path.exists(path):
+        if not os.path.lexists(path):
             write(path, data)
 
     def _furnish(self) -> None:
         """Makes what lacks in the agent's folder; where that fails, a folder that says nothing goes again."""
         try:
-            for name in ("blobs", "originals", "pyc"):
+            for name in FOLDERS:
                 make_folder(self.path(name), os.stat(self.package))
         except OSError:
-            if not os.path.exists(self.path("journal.json")):
+            if not os.path.exists(self.path(JOURNAL)):
                 self.remove()
             raise
 
     def save(self) -> None:
         """Replaces the journal by one rename."""
-        write(self.path("journal.json"), json.dumps(self.journal, indent=1).encode())
+        write(self.path(JOURNAL), json.dumps(self.journal, indent=1).encode())
 
     def collect(self) -> None:
         """Removes what no entry of the journal needs: what a killed run left, what a revert made useless."""
@@ -135,37 +156,43 @@ class Store:
         keys = {key_of(path) for path in journal["files"]}
         applications = journal["applied"] + ([pending["application"]] if pending else [])
         used = {sha for a in applications for c in a["changes"] for sha in (c["before"], c["after"])}
-        for folder in ("originals", "pyc"):
-            for name in names_in(self.path(folder)):
-                if name[:KEY_LENGTH] not in keys:
-                    os.unlink(self.path(folder, name))
-        for name in names_in(self.path("blobs")):
-            if name not in used:
-                os.unlink(self.path("blobs", name))
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path("journal.json.new"))
 
-    def remove(self) -> None:
-        """Removes the agent's folder, the journal last, so that a crash on the way leaves something that says so."""
-        for name in ("originals", "pyc", "blobs"):
-            shutil.rmtree(self.path(name), ignore_errors=True)
-        others = [name for name in names_in(self.folder) if name not in ("lock", "journal.json")]
-        for name in [*others, "journal.json", "lock"]:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path(name))
+        def useless(folder: str, name: str) -> bool:
+            if not folder or not name:
+                return name == JOURNAL + SCRATCH_SUFFIX
+            return name not in used if folder == "blobs" else name[:KEY_LENGTH] not in keys
+
+        sweep(self.folder, useless)
+
+    def remove(self) -> list[str]:
+        """Removes what is the agent's, and its folder; returns what is not and was left, relative to the root.
+
+        The journal goes last, so that a crash on the way leaves something that says so.
+        """
+        _, strange = sweep(self.folder, lambda folder, name: True)
         with contextlib.suppress(OSError):
             os.rmdir(self.folder)
         sync_folder(os.path.dirname(self.folder))
+        return [f"{STATE_PREFIX}{self.engine}/{name}" for name in strange]
+
+    def leftovers(self) -> bool:
+        """Whether a run left its folder, or something of its own in it, though nothing stands and nothing pends."""
+        if self.journal["applied"] or self.journal["pending"]:
+            return False
+        return sweep(self.folder, lambda folder, name: False)[0]
 
     @contextlib.contextmanager
     def locked(self, create: bool) -> Iterator[None]:
         """Holds the lock, and reads the journal again under it; without a folder, and not to make one, does nothing."""
-        if not create and not os.path.isdir(self.folder):
+        if not create and not real_folder(self.folder):
             yield
             return
         descriptor = self._lock()
         try:
             self.journal = self._load()
+            if not self.unread:
+                for name in FOLDERS:
+                    real_folder(self.path(name))
             if create:
                 self._furnish()
             yield
@@ -181,7 +208,8 @@ class Store:
             like = os.stat(self.package)
             try:
                 make_folder(self.folder, like)
-                descriptor = os.open(self.path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                real_folder(self.folder)
+                descriptor = opened(self.path("lock"), os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:  # the holder before us removed the folder just now
                 continue
             except OSError:
@@ -203,8 +231,8 @@ class Store:
     def busy(self) -> bool:
         """Whether a writer holds the lock now."""
         try:
-            descriptor = os.open(self.path("lock"), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+            descriptor = opened(self.path("lock"), os.O_RDONLY)
+        except (OSError, Refused):
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -245,7 +273,7 @@ def explain(failed: OSError) -> str:
 
 def key_of(path: str) -> str:
     """A file name for a path."""
-    return hashlib.sha256(path.encode()).hexdigest()[:KEY_LENGTH]
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:KEY_LENGTH]
 
 
 def identity(package: str) -> str:
@@ -257,70 +285,3 @@ def identity(package: str) -> str:
         machine = os.uname().nodename
     seen = os.stat(package)
     return f"{machine}:{seen.st_dev}:{seen.st_ino}"
-
-
-def digest(path: str) -> str | None:
-    """The SHA-256 of a file, ``None`` when there is none."""
-    try:
-        with open(path, "rb") as file:
-            return hashlib.sha256(file.read()).hexdigest()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def names_in(folder: str) -> list[str]:
-    """Sorted names in a folder, none when it is not there."""
-    try:
-        return sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return []
-
-
-def make_folder(folder: str, like: os.stat_result) -> None:
-    """Makes a folder, if it is not there, with the mode and, for root, the owner of ``like``."""
-    if os.path.isdir(folder):
-        return
-    try:
-        os.mkdir(folder)
-    except FileExistsError:
-        if not os.path.isdir(folder):
-            raise
-        return  # another run was first, and gives it the rest
-    os.chmod(folder, stat.S_IMODE(like.st_mode))
-    if os.geteuid() == 0:
-        os.chown(folder, like.st_uid, like.st_gid)
-    sync_folder(os.path.dirname(folder))
-
-
-def write(path: str, data: bytes) -> None:
-    """Writes a file so that it is whole or absent, and on the disk."""
-    try:
-        with open(path + ".new", "wb") as file:
-            give(file.fileno(), os.path.dirname(path))
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path + ".new", path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path + ".new")
-        raise
-    sync_folder(os.path.dirname(path))
-
-
-def give(descriptor: int, folder: str) -> None:
-    """Lets those who may change a folder change a file of ours in it: what root wrote, its owner can take back."""
-    like = os.stat(folder)
-    if os.fstat(descriptor).st_uid == os.geteuid():
-        os.fchmod(descriptor, stat.S_IMODE(like.st_mode) & 0o666)
-    if os.geteuid() == 0:
-        os.fchown(descriptor, like.st_uid, like.st_gid)
-
-
-def sync_folder(folder: str) -> None:
-    """Puts the names in a folder on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

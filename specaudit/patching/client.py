@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from specaudit.errors import IntegrityError, JournalError, RefusedError, SpecauditError
 from specaudit.hosts.bundle import bundle
+from specaudit.threads import to_the_end
 
 if TYPE_CHECKING:
     from specaudit.hosts.base import Answer
@@ -18,7 +19,10 @@ State = Literal["clean", "patched", "interrupted", "busy"]
 #: Seconds for one request: a patch is a few hundred kB, but a network file system may take long to sync it.
 DEADLINE = 120.0
 
-_AGENT = ("specaudit.patching.agent_store", "specaudit.patching.agent")
+#: The agent's modules, each after those that it imports.
+AGENT = tuple(f"specaudit.patching.{name}" for name in ("agent_files", "agent_journal", "agent_store", "agent"))
+
+_CHANGING = ("apply", "revert", "forget")
 
 
 class Caller(Protocol):
@@ -131,7 +135,8 @@ class AgentClient:
         """Takes applications back (all of them by default), and whatever an interrupted run left.
 
         Returns:
-            ``reverted`` (recipe names), ``restored`` (paths) and ``left`` (folders that hold someone else's files).
+            ``reverted`` (recipe names), ``restored`` (paths) and ``left`` (folders that hold someone else's files, and
+            what someone else has put into the agent's own folder).
 
         Raises:
             PatchError: a file was changed by someone else (the message shows how), or a later application is in
@@ -145,16 +150,25 @@ class AgentClient:
         answer = self._call("fetch")
         return answer.header["journal"], answer.blobs
 
-    def forget(self) -> tuple[str, ...]:
-        """Drops the machine's journal and leaves the engine's files as they are; returns the recipes forgotten."""
-        return tuple(self._call("forget").header["forgotten"])
+    def forget(self) -> Mapping[str, Any]:
+        """Drops the machine's journal and leaves the engine's files as they are.
+
+        Returns:
+            ``forgotten`` (recipe names) and ``left`` (what someone else has put into the agent's own folder).
+        """
+        return self._call("forget").header
 
     def _call(self, operation: str, blobs: Mapping[str, bytes] | None = None, /, **request: Any) -> Answer:
         whole = {"op": operation, "root": self.root, "engine": self.engine, **request}
-        answer = self.machine.call(bundle(_AGENT), whole, blobs=blobs or {}, python=self.python, deadline=DEADLINE)
+
+        def call() -> Answer:
+            return self.machine.call(bundle(AGENT), whole, blobs=blobs or {}, python=self.python, deadline=DEADLINE)
+
+        # Cut in the middle, a change would be left half done on a machine that this process cannot reach any more.
+        answer = to_the_end(call) if operation in _CHANGING else call()
         error = answer.header.get("error")
         if error is not None:
-            raise _error(self.label, error, answer.blobs)
+            raise _error(self.label, operation, error, answer.blobs)
         return answer
 
 
@@ -173,13 +187,31 @@ _HINTS = {
     "journal": "Reinstall the engine (pip install --force-reinstall), then: specaudit patch forget TARGET.",
     "foreign": "Keep that change elsewhere and undo it, then revert again; or keep everything as it is and drop the "
     "journal: specaudit patch forget TARGET.",
-    "os": "Nothing is left half done; free space or get write permission (--sudo), or use --emit FILE.patch instead.",
+    "folder": "See what it is, move it away, then try again.",
+    "unreadable": "Run as the owner of the engine's files, or with --sudo.",
 }
+#: The same for what the system refused, by what stands now, and by what was asked for where nothing is half done.
+_HALF = {
+    "interrupted": "Some files may be changed and others not: repair what is in the way, then undo it: "
+    "specaudit patch revert TARGET.",
+    "unknown": "Repair what is in the way, or get permission (--sudo), then look at specaudit patch status TARGET.",
+}
+_WHOLE = {
+    "apply": "Nothing is left half done; free space or get write permission (--sudo), or use --emit FILE.patch "
+    "instead.",
+    "revert": "Nothing is left half done; free space or get write permission (--sudo), then try again.",
+    "forget": "The engine's files are as they were; get write permission (--sudo), then try again.",
+}
+_ASKED = "Nothing was to be changed; repair what is in the way, or get permission (--sudo), then try again."
 
 
-def _error(label: str, error: Mapping[str, Any], blobs: Mapping[str, bytes]) -> SpecauditError:
+def _error(label: str, operation: str, error: Mapping[str, Any], blobs: Mapping[str, bytes]) -> SpecauditError:
     kind, message = str(error.get("kind")), f"{label}: {error.get('message')}"
     hint = _HINTS.get(kind, "See specaudit patch status TARGET.")
+    if kind == "os":
+        hint = _HALF.get(str(error.get("state"))) or _WHOLE.get(operation, _ASKED)
+        if error.get("left"):
+            message += f" Left, because specaudit did not make what is there: {', '.join(error['left'])}."
     if kind == "path":
         return IntegrityError(message, "The plan names a file outside the engine; report it.")
     if kind == "foreign":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specaudit.advice import TARGET
-from specaudit.errors import PatchError
+from specaudit.errors import ChangedError, PatchError
 from specaudit.index import Index
 from specaudit.model import Finding
 from specaudit.patching import importing
@@ -66,17 +67,27 @@ def prepare(place: Place, recipes: Sequence[Recipe]) -> Prepared:
 
     Raises:
         RecipeRefused: a recipe does not fit.
-        PatchError: an earlier change was interrupted, or has drifted.
+        PatchError: an earlier change was interrupted, or has drifted, or a file is changed meanwhile.
     """
     standing = place.client.status() if place.client is not None else None
     if standing is not None:
         _sound(place, standing)
     versions = {str(a["recipe"]): str(a["version"]) for a in standing.applied} if standing else {}
     snapshot = place.snapshot()
-    with _PARSING:
+    with _PARSING, _unchanged(place, "Plan again: specaudit patch TARGET --recipe NAME."):
         made = plan(snapshot, recipes, versions, all_recipes())
     around = place.surroundings(made.paths) if made.steps else Surroundings()
     return Prepared(made, standing, around, place.asked)
+
+
+@contextmanager
+def _unchanged(place: Place, hint: str) -> Iterator[None]:
+    """Says that a file is no longer what it was when the examination began, because of another run above all."""
+    try:
+        yield
+    except ChangedError as bad:
+        where = place.target.spec
+        raise PatchError(f"{where}: {bad.message}", hint) from bad
 
 
 def _sound(place: Place, standing: Standing) -> None:
@@ -134,7 +145,7 @@ def take_back(
         PatchError: someone else changed a file, or a later application is in the way.
     """
     answer = place.agent().revert(recipes)
-    notes = [f"{folder} was left: it holds files of someone else" for folder in answer["left"]]
+    notes = _left(answer)
     if answer["restored"]:
         names = ", ".join(answer["reverted"]) or "an interrupted change"
         journal = journal_of(place, journals)
@@ -144,11 +155,20 @@ def take_back(
 
 def forget(place: Place, journals: Path | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Drops the machine's journal and records that; returns the recipes that were forgotten and notes for the user."""
-    names = place.agent().forget()
-    notes: list[str] = []
+    answer = place.agent().forget()
+    names, notes = tuple(answer["forgotten"]), _left(answer)
     subject = f"forgotten: {', '.join(names) or 'what was there'}"
     _note(notes, lambda: journal_of(place, journals).record(subject))
     return names, tuple(notes)
+
+
+def _left(answer: Mapping[str, Any]) -> list[str]:
+    """Notes on what the agent found in its way and did not remove."""
+    notes = []
+    for path in answer["left"]:
+        ours = path.startswith(".specaudit-")
+        notes.append(f"{path} was left: {'specaudit did not make it' if ours else 'it holds files of someone else'}")
+    return notes
 
 
 def verify(place: Place, imports: bool = False) -> Verification:
@@ -162,7 +182,7 @@ def verify(place: Place, imports: bool = False) -> Verification:
     originals = {path: blobs.get(e["sha256"]) if e["sha256"] else None for path, e in journal["files"].items()}
     snapshot = place.snapshot()
     before, after = Index(overlay(snapshot, originals)), Index(snapshot)
-    with _PARSING:
+    with _PARSING, _unchanged(place, "Try again: specaudit patch verify TARGET."):
         repaired, wrong = _effect(standing, before, after)
     checked = _check(place, standing, imports)
     problems += wrong

@@ -36,7 +36,7 @@ class Workspace:
         if path not in self._edits:
             if path not in self.index.snapshot.files:
                 raise RecipeRefused(f"{path} is not in this engine.", "Scan it to see what it holds.")
-            self._edits[path] = FileEdit(path, self.index.snapshot.read(path))
+            self._edits[path] = FileEdit(path, self.index.read(path))
         return self._edits[path]
 
     def add(self, path: str, data: bytes) -> None:
@@ -82,7 +82,7 @@ class Workspace:
         """New files, then edited files in the order in which they were opened; one left as it was is no change."""
         changes = [Change(path, None, data) for path, data in self._new.items()]
         for path, edit in self._edits.items():
-            before, after = self.index.snapshot.read(path), edit.data()
+            before, after = self.index.read(path), edit.data()
             if before != after:
                 changes.append(Change(path, before, after, tuple(edit.anchors)))
         return tuple(changes)

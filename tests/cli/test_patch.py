@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -11,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -157,6 +159,22 @@ def test_a_hook_that_runs_this_program_lends_it_no_repository(
     assert sorted(theirs.rglob("*")) == before
 
 
+def test_a_foreign_file_beside_a_recipe_is_exit_1_too(
+    engine: str, release: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["patch", engine, "--recipe", "dflash-layer-ids", "--yes"])
+    assert run(["patch", "status", engine]) == Exit.CLEAN
+    file = Path(engine[4:], SCHEDULER)
+    data = file.read_bytes()
+    file.unlink()  # a link to the release's own
+    file.write_bytes(data + b"mine = 1\n")
+    capsys.readouterr()
+    assert run(["patch", "status", engine]) == Exit.FINDINGS
+    out = capsys.readouterr().out
+    assert out.startswith(f"{engine}: patched\n")
+    assert f"  foreign   {SCHEDULER}  (changed against its wheel" in out
+
+
 def test_relative_folders_are_changed_side_by_side(
     release: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,6 +203,30 @@ def test_a_question_that_is_left_is_no_success(engine: str, key: str, code: Exit
     ended, text = answered(command, key)
     assert (ended, said in text) == (code, True), text
     assert Path(engine[4:], SCHEDULER).read_bytes() == before
+
+
+@pytest.mark.parametrize("whom", ["the group", "the command alone"])
+@pytest.mark.parametrize("wait", [0.0, 0.3])
+def test_a_change_that_was_sent_is_not_cut_by_ctrl_c_and_is_told(engine: str, whom: str, wait: float) -> None:
+    command = [sys.executable, "-m", "specaudit", "patch", engine, "--recipe", "ddtree-v1", "--no-diff", "--yes"]
+    begin = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a worker of the tests ignores it
+    run_ = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, process_group=0, preexec_fn=begin
+    )
+    while not Path(engine[4:], ".specaudit-vllm/journal.json").exists():
+        assert run_.poll() is None
+        time.sleep(0.002)
+    time.sleep(wait)
+    (os.killpg if whom == "the group" else os.kill)(run_.pid, signal.SIGINT)
+    _, said = run_.communicate(timeout=60)
+    assert run_.returncode == Exit.INTERRUPTED
+    assert said == (
+        f"error: Interrupted, after a change had been sent to {engine}: it may have been made.\n"
+        f"  try: Look at specaudit patch status {engine}. Undo it: specaudit patch revert {engine}.\n"
+    )
+    assert not list(Path(engine[4:]).rglob("*.specaudit-new"))
+    assert run(["patch", "status", engine]) == Exit.CLEAN
+    assert run(["patch", "revert", engine, "--yes"]) == Exit.CLEAN
 
 
 def answered(command: list[str], key: str) -> tuple[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import shutil
 import subprocess
@@ -16,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from specaudit.errors import IntegrityError, PatchError
+from specaudit.errors import IntegrityError, JournalError, PatchError
 from specaudit.patching.agent_store import Store
-from specaudit.patching.client import AgentClient, FileState
+from specaudit.patching.client import AGENT, AgentClient, FileState
 from tests.patching import tree
 from tests.patching.conftest import agent_of
 
@@ -318,7 +319,7 @@ def test_a_reinstalled_engine_is_told_apart_and_forgotten(site: Path, agent: Age
     status = agent.status()
     assert status.state == "patched"
     assert {f.word for f in status.drifted} == {"original", "absent"}  # absent: what the patch had added
-    assert agent.forget() == ("demo",)
+    assert agent.forget() == {"forgotten": ["demo"], "left": []}
     assert agent.status().state == "clean"
     assert not (site / ".specaudit-vllm").exists()
 
@@ -340,6 +341,175 @@ def test_a_reinstalled_engine_is_told_apart_and_forgotten(site: Path, agent: Age
 )
 def test_a_file_has_one_word(now: str | None, original: str | None, expected: str | None, word: str) -> None:
     assert FileState("vllm/a.py", now, original, expected).word == word
+
+
+# --- what is not the agent's ----------------------------------------------------------------------------------------
+
+
+def strangers(folder: Path) -> None:
+    """Files of someone else, also where the agent keeps its own, and links that lead to them."""
+    for name in ("a.txt", "lock.txt", "blobs/mine", "blobs/" + "a" * 63, "originals/mine.py", "pyc/mine.pyc", "more/b"):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text("theirs\n")
+    (folder / "linked").symlink_to("more")
+
+
+@pytest.mark.parametrize("operation", ["status", "apply", "revert", "forget"])
+@pytest.mark.parametrize("name", ["", "/blobs", "/originals", "/lock", "/journal.json"])
+def test_a_link_in_the_place_of_the_agents_own_is_never_followed(
+    site: Path, agent: AgentClient, tmp_path: Path, name: str, operation: str
+) -> None:
+    if name:
+        apply(agent, site, "one", (tree.PLAIN,))
+    own, victim = Path(f"{site}/.specaudit-vllm{name}"), tmp_path / "victim"
+    if own.is_dir():
+        own.rename(victim)
+        (victim / "a.txt").write_text("theirs\n")
+    elif name:
+        own.rename(victim)
+    else:
+        victim.mkdir()
+        strangers(victim)
+    own.symlink_to(victim)
+    before = tree.facts(victim) if victim.is_dir() else victim.read_bytes()
+    outside = tree.facts(site / "vllm")
+    if operation == "status" and name not in ("", "/journal.json"):
+        agent.status()
+    elif operation == "forget" and name in ("/blobs", "/originals", "/journal.json"):
+        assert agent.forget()["left"] == [f".specaudit-vllm{name}"]
+        assert [path.name for path in own.parent.iterdir()] == [own.name]
+    else:
+        with pytest.raises(PatchError, match=r"is a symbolic link, where a .* of specaudit would lie") as refused:
+            agent.revert() if operation == "revert" else (
+                apply(agent, site, "two", (tree.HOOK,)) if operation == "apply" else getattr(agent, operation)()
+            )
+        assert refused.value.hint == "See what it is, move it away, then try again."
+    assert own.is_symlink()
+    assert before == (tree.facts(victim) if victim.is_dir() else victim.read_bytes())
+    assert tree.facts(site / "vllm") == outside
+
+
+@pytest.mark.parametrize("operation", ["revert", "forget", "apply, then revert"])
+def test_files_of_someone_else_in_the_agents_folder_stay_and_are_told(
+    site: Path, agent: AgentClient, operation: str
+) -> None:
+    folder = site / ".specaudit-vllm"
+    strangers(folder)
+    before = tree.facts(folder)
+    assert not agent.status().leftovers
+    if operation == "apply, then revert":
+        apply(agent, site)
+        assert agent.status().recipes == ("demo",)
+        assert agent.fetch()[0]["applied"]
+    left = agent.forget()["left"] if operation == "forget" else agent.revert()["left"]
+    names = ["a.txt", "blobs/" + "a" * 63, "blobs/mine", "linked", "lock.txt", "more", "originals/mine.py"]
+    assert left == [f".specaudit-vllm/{name}" for name in [*names, "pyc/mine.pyc"]]
+    assert tree.facts(folder) == before
+    assert (agent.status().state, agent.status().leftovers) == ("clean", False)
+
+
+def test_a_file_in_the_place_of_the_agents_folder_is_refused(site: Path, agent: AgentClient) -> None:
+    (site / ".specaudit-vllm").write_text("theirs\n")
+    for operation in (agent.status, agent.revert, agent.forget, lambda: apply(agent, site)):
+        with pytest.raises(PatchError, match="is a file, where a folder of specaudit would lie"):
+            operation()
+    assert (site / ".specaudit-vllm").read_text() == "theirs\n"
+
+
+def test_a_scratch_file_that_is_a_link_is_not_written_through(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    apply(agent, site, "one", (tree.PLAIN,))
+    (tmp_path / "victim").write_text("theirs\n")
+    (site / ".specaudit-vllm/journal.json.new").symlink_to(tmp_path / "victim")
+    apply(agent, site, "two", (tree.HOOK,))
+    assert (tmp_path / "victim").read_text() == "theirs\n"
+
+
+# --- what cannot be read, and what is lost --------------------------------------------------------------------------
+
+CHANGE = {"path": tree.PLAIN, "before": None, "after": None}
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"format":1,"files":5}',
+        '{"format":1,"applied":[5]}',
+        '{"format":1,"folders":[null]}',
+        '{"format":1,"folders":["vllm/../.."]}',
+        '{"format":1,"pending":[]}',
+        '{"format":1,"pending":{"op":"apply","goal":{"vllm/a":null}}}',
+        '{"format":1,"files":{"vllm/../../victim":{"sha256":null,"pyc":[],"pycache":false}}}',
+        '{"format":1,"files":{"vllm/a.py":{"sha256":null,"pyc":["../../victim.pyc"],"pycache":false}}}',
+        '{"format":1,"files":{"vllm/\\ud800.py":{"sha256":null,"pyc":[],"pycache":false}}}',
+        json.dumps({"format": 1, "applied": [{"recipe": "one", "version": "1", "changes": [CHANGE]}]}),
+        DEEP,
+        '{"format":1,"files":' + DEEP,
+        "\x00",
+    ],
+)
+def test_a_journal_that_makes_no_sense_is_one_error_and_can_be_dropped(
+    site: Path, agent: AgentClient, tmp_path: Path, text: str
+) -> None:
+    before = tree.facts(tmp_path)
+    (site / ".specaudit-vllm").mkdir()
+    (site / ".specaudit-vllm/journal.json").write_text(text)
+    for operation in (agent.status, agent.revert, agent.fetch, lambda: apply(agent, site)):
+        with pytest.raises(JournalError, match=r"journal\.json cannot be read") as refused:
+            operation()
+        assert refused.value.hint.endswith("specaudit patch forget @local.")
+    assert agent.forget() == {"forgotten": [], "left": []}
+    assert tree.facts(tmp_path) == before
+
+
+def test_a_journal_whose_file_lies_elsewhere_now_is_an_error_of_the_journal(site: Path, agent: AgentClient) -> None:
+    apply(agent, site)
+    (site / "vllm/a").rename(site / "a")
+    (site / "vllm/a").symlink_to("../a")
+    for operation in (agent.status, agent.revert):
+        with pytest.raises(JournalError, match="leads out of"):
+            operation()
+    assert agent.forget()["forgotten"] == ["demo"]
+
+
+def test_a_revert_whose_originals_are_lost_changes_nothing(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    apply(agent, site)
+    for name in ("originals", "blobs"):
+        shutil.rmtree(site / f".specaudit-vllm/{name}")
+    before = tree.facts(site / "vllm")
+    with pytest.raises(JournalError, match=r"has lost, or holds damaged, what was kept of vllm/a/linked\.py, ") as lost:
+        agent.revert()
+    assert "Reinstall the engine" in lost.value.hint
+    assert tree.facts(site / "vllm") == before
+    assert agent.status().state == "patched"
+
+
+def test_a_folder_in_the_way_of_a_staged_file_changes_nothing(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    (site / "vllm/.hook.py.specaudit-new").mkdir()
+    before = tree.facts(tmp_path)
+    with pytest.raises(PatchError, match=r"\.hook\.py\.specaudit-new\): File exists") as failed:
+        apply(agent, site)
+    assert failed.value.hint.startswith("Nothing is left half done; ")
+    assert tree.facts(tmp_path) == before
+
+
+def test_a_revert_that_fails_half_way_says_so(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    before = tree.facts(tmp_path)
+    apply(agent, site)
+    subprocess.run(["chattr", "+i", str(site / tree.HOOK)], check=True)
+    try:
+        with pytest.raises(PatchError, match="not permitted") as failed:
+            agent.revert()
+        assert agent.status().state == "interrupted"
+        assert failed.value.hint == (
+            "Some files may be changed and others not: repair what is in the way, then undo it: "
+            "specaudit patch revert @local."
+        )
+    finally:
+        subprocess.run(["chattr", "-i", str(site / tree.HOOK)], check=True)
+    assert not list(site.rglob("*.specaudit-new"))
+    agent.revert()
+    assert tree.facts(tmp_path) == before
 
 
 # --- disks and permissions ------------------------------------------------------------------------------------------
@@ -451,6 +621,17 @@ def test_no_permission_is_said(open_place: Open) -> None:
     assert tree.facts(open_place.folder) == before
 
 
+def test_a_journal_that_this_user_may_not_read_is_said(open_place: Open) -> None:
+    apply(agent_of(open_place.site), open_place.site)
+    (open_place.site / ".specaudit-vllm/journal.json").chmod(0o600)
+    before, agent = tree.facts(open_place.folder), agent_of(open_place.site, open_place.nobody)
+    for operation in (agent.status, agent.revert, agent.forget):
+        with pytest.raises(PatchError, match=r"Permission was denied \(.*journal\.json\)") as denied:
+            operation()
+        assert denied.value.hint == "Run as the owner of the engine's files, or with --sudo."
+    assert tree.facts(open_place.folder) == before
+
+
 def test_an_owner_that_cannot_be_kept_is_refused(open_place: Open) -> None:
     for path in [open_place.site, *open_place.site.rglob("*")]:
         if path.is_dir():
@@ -473,7 +654,7 @@ def test_what_root_applied_the_owner_of_the_engine_can_revert(open_place: Open) 
 # --- the script -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["agent.py", "agent_store.py"])
+@pytest.mark.parametrize("name", [module.rpartition(".")[2] + ".py" for module in AGENT])
 def test_the_agent_is_python_3_8_and_stdlib_only(name: str) -> None:
     text = files("specaudit.patching").joinpath(name).read_text()
     module = ast.parse(text, feature_version=(3, 8))
@@ -481,5 +662,4 @@ def test_the_agent_is_python_3_8_and_stdlib_only(name: str) -> None:
         if isinstance(node, ast.Import):
             assert {a.name for a in node.names} <= set(sys.stdlib_module_names)
         if isinstance(node, ast.ImportFrom):
-            ours = node.module == "specaudit.patching.agent_store"
-            assert ours or (node.module or "").partition(".")[0] in sys.stdlib_module_names
+            assert node.module in AGENT or (node.module or "").partition(".")[0] in sys.stdlib_module_names

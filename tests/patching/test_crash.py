@@ -115,6 +115,16 @@ def test_a_revert_that_is_killed_anywhere_can_be_reverted(bench: Path) -> None:
     print(f"{POINTS - POINTS * 5 // 8} of {len(points)} points of a revert, states seen: {sorted(states)}")
 
 
+def test_ctrl_c_where_the_agent_runs_does_not_cut_a_change(bench: Path) -> None:
+    strace, trial = Strace(bench), Trial(bench, local)
+    renames = [p.number for p in strace.points(trial.apply, bench / "w") if p.name == "rename"]
+    trial = Trial(bench, local)
+    with strace.using(f"-e trace=rename -e inject=rename:signal=INT:when={renames[-2]}") as python:
+        trial.apply(python)
+    assert "SIGINT" in strace.log.read_text()
+    assert trial.check_truth().state == "patched"
+
+
 @pytest.fixture
 def over_ssh(client: Client, start_sshd: Callable[..., Sshd]) -> Connect:  # noqa: F811
     """The same agent, at the other end of a real SSH connection."""

@@ -421,6 +421,31 @@ def test_a_recipe_that_is_asked_for_and_required_counts_once(
     assert (again.steps, again.already, again.notes) == ((), (SLOTS, "feature"), ())
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_file_that_another_run_changes_during_the_plan_is_to_be_planned_again(
+    copy: Copy, opened: Callable[[Path], Place], monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    site = copy("a")
+    recipe = Feature()
+    write = recipe.write
+
+    def overtaken(work: Workspace, present: frozenset[str]) -> None:
+        file = site / "vllm/config/vllm.py"
+        data = file.read_bytes()
+        file.unlink()
+        if not gone:
+            file.write_bytes(data + b"# another run\n")
+        work.edit("vllm/config/vllm.py")
+        write(work, present)
+
+    monkeypatch.setattr(recipe, "write", overtaken)
+    with pytest.raises(PatchError, match=r"vllm/config/vllm\.py is gone or changed while") as refused:
+        prepare(opened(site), [recipe])
+    assert (refused.value.code, refused.value.hint) == (
+        Exit.ERROR, f"Plan again: specaudit patch dir:{site} --recipe NAME.",
+    )  # fmt: skip
+
+
 class Elsewhere(Broken):
     """What it edits is not in this engine."""
 
