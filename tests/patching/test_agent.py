@@ -457,7 +457,7 @@ def test_a_journal_that_makes_no_sense_is_one_error_and_can_be_dropped(
     for operation in (agent.status, agent.revert, agent.fetch, lambda: apply(agent, site)):
         with pytest.raises(JournalError, match=r"journal\.json cannot be read") as refused:
             operation()
-        assert refused.value.hint.endswith("specaudit patch forget @local.")
+        assert refused.value.hint.endswith("specaudit patch forget TARGET.")
     assert agent.forget() == {"forgotten": [], "left": []}
     assert tree.facts(tmp_path) == before
 
@@ -503,7 +503,7 @@ def test_a_revert_that_fails_half_way_says_so(site: Path, agent: AgentClient, tm
         assert agent.status().state == "interrupted"
         assert failed.value.hint == (
             "Some files may be changed and others not: repair what is in the way, then undo it: "
-            "specaudit patch revert @local."
+            "specaudit patch revert TARGET."
         )
     finally:
         subprocess.run(["chattr", "-i", str(site / tree.HOOK)], check=True)

@@ -442,7 +442,7 @@ def test_a_file_that_another_run_changes_during_the_plan_is_to_be_planned_again(
     with pytest.raises(PatchError, match=r"vllm/config/vllm\.py is gone or changed while") as refused:
         prepare(opened(site), [recipe])
     assert (refused.value.code, refused.value.hint) == (
-        Exit.ERROR, f"Plan again: specaudit patch dir:{site} --recipe NAME.",
+        Exit.ERROR, "Plan again: specaudit patch TARGET --recipe NAME.",
     )  # fmt: skip
 
 
