@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from specaudit.cache import Cache
 from specaudit.engines import ENGINES
-from specaudit.errors import ConfigurationError, IncompleteError
+from specaudit.errors import ConfigurationError, IncompleteError, SpecauditError
 from specaudit.index import Index
 from specaudit.model import NotLooked, Path, Scan, Target
 from specaudit.scan import Options, computing, document_of, snapshot_of
 from specaudit.snapshot import Snapshot
+from specaudit.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,24 @@ def trace(
             what, _, more = scan.errors[-1].error.partition(". ")
             raise IncompleteError(f"{target.spec} {what}.", more)
         with computing():
-            return unread(traced(scan, snapshot, asked), snapshot, asked.settings)
+            try:
+                return unread(traced(scan, snapshot, asked), snapshot, asked.settings)
+            except ConfigurationError as bad:
+                raise _in_doubt(bad, scan, snapshot) from bad
+
+
+def _in_doubt(bad: ConfigurationError, scan: Scan, snapshot: Snapshot) -> SpecauditError:
+    """A refusal; where files that may say otherwise could not be read, it cannot be told whether it is one."""
+    wants = ENGINES[snapshot.engine.name].wants
+    lost = [failure for failure in scan.errors if failure.path and wants(failure.path)]
+    if not lost:
+        return bad
+    named = "; ".join(f"{failure.path}: {failure.error}" for failure in lost[:3])
+    return IncompleteError(
+        f"The path cannot be told, since {counted(len(lost), 'file')} could not be read ({named}); without "
+        f"{'it' if len(lost) == 1 else 'them'}: {bad.message}",
+        "Repair what cannot be read, and trace again.",
+    )
 
 
 def traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:

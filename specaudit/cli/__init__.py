@@ -64,9 +64,7 @@ def _open_streams() -> None:
     sys.stdout = sys.stdout or os.fdopen(1, "w")
     sys.stderr = sys.stderr or os.fdopen(2, "w", errors="backslashreplace")
     if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
-        sys.stdout = open(  # as long as the program runs
-            sys.stdout.fileno(), "w", buffering=1, encoding=sys.stdout.encoding, closefd=False
-        )
+        sys.stdout = os.fdopen(sys.stdout.fileno(), "w", buffering=1, encoding=sys.stdout.encoding, closefd=False)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
 

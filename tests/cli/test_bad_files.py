@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from support.wheels import part_of_release
 
 from specaudit.cache import Cache
 from specaudit.cli import run
+from specaudit.engines import ENGINES
 from specaudit.model import Scan
 from specaudit.ruling.judge import RuleJudge
 from specaudit.ruling.store import rulebook
@@ -158,3 +160,82 @@ def test_a_folder_without_anything_to_audit_is_no_clean_engine(
     assert run(["scan", f"dir:{tmp_path / 'part'}"]) == 3
     said = " ".join(capfd.readouterr().out.split())
     assert "no runner, proposer or verifier was found: name the folder that holds the whole engine" in said
+
+
+# --- what is said of methods and trees without a file that it rests on ----------------------------------------------
+
+
+@pytest.fixture
+def engine(tmp_path: Path, release: Callable[[str], Path]) -> Path:
+    """What classification reads of a real release."""
+    root = release("0.20.1")
+    paths = [path.relative_to(root).as_posix() for path in sorted((root / "vllm").rglob("*.py"))]
+    for path in ("vllm/__init__.py", *filter(ENGINES["vllm"].wants, paths)):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(root / path, tmp_path / path)
+    return tmp_path
+
+
+EAGLE = "vllm/v1/spec_decode/eagle.py"
+BASE = "vllm/v1/spec_decode/llm_base_proposer.py"
+
+
+def broken(file: Path, how: str) -> None:
+    if how == "syntax":
+        file.write_text(file.read_text() + "def (\n")
+    else:
+        file.unlink()
+        file.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("path", "how", "part", "others"),
+    [
+        (EAGLE, "syntax", "drafting", {"attention": "static", "verification": "none"}),
+        (EAGLE, "dangling", "drafting", {"attention": "static", "verification": "none"}),
+        (BASE, "syntax", "drafting", {"attention": "static", "verification": "none"}),
+        ("vllm/v1/worker/gpu_model_runner.py", "syntax", "drafting", {"verification": "unknown"}),
+        ("vllm/config/speculative.py", "syntax", "drafting", {"verification": "unknown"}),
+        ("vllm/v1/sample/rejection_sampler.py", "syntax", "verification", {"drafting": "static"}),
+        ("vllm/v1/sample/rejection_sampler.py", "dangling", "verification", {"drafting": "static"}),
+        ("vllm/v1/attention/backends/tree_attn.py", "syntax", "attention", {"verification": "none"}),
+        ("vllm/v1/attention/backends/tree_attn.py", "dangling", "attention", {"verification": "none"}),
+        ("vllm/v1/metrics/stats.py", "syntax", "", {"drafting": "static", "attention": "static"}),
+    ],
+)
+def test_nothing_is_called_absent_while_a_file_that_may_hold_it_cannot_be_read(
+    engine: Path, capfd: pytest.CaptureFixture[str], path: str, how: str, part: str, others: dict[str, str]
+) -> None:
+    broken(engine / path, how)
+    assert run(["scan", f"dir:{engine}", "--no-rules", "--json"]) == 3
+    tree = json.loads(capfd.readouterr().out)["tree"]
+    assert {name: tree[name]["verdict"] for name in others} == others
+    if part:
+        assert (tree[part]["verdict"], tree[part]["reason"]) == ("unknown", f"{path} could not be read")
+
+
+@pytest.mark.parametrize(("path", "how"), [(EAGLE, "syntax"), (EAGLE, "dangling"), (BASE, "syntax")])
+def test_a_method_whose_proposer_cannot_be_read_keeps_its_runner_and_drafts_nobody_knows_what(
+    engine: Path, capfd: pytest.CaptureFixture[str], path: str, how: str
+) -> None:
+    broken(engine / path, how)
+    assert run(["scan", f"dir:{engine}", "--no-rules", "--json"]) == 3
+    made = json.loads(capfd.readouterr().out)
+    assert "v1" in {one["runner"] for one in made["runners"] if one["method"] == "eagle" and one["default"]}
+    (eagle,) = [one for one in made["proposers"] if one["name"] == "EagleProposer"]
+    assert (eagle["topology"], eagle["reason"]) == ("unknown", f"{path} could not be read")
+    run(["scan", f"dir:{engine}", "--no-rules", "--brief"])
+    said = " ".join(capfd.readouterr().out.split())
+    assert "unknown whether a tree is drafted" in said
+    assert ("none for" in said, "no tree is drafted" in said) == (False, False)
+    assert run(["trace", f"dir:{engine}", "--method", "eagle", "-q"]) == 3
+    assert f"not examined: {path}: " in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("path", ["vllm/config/speculative.py", "vllm/v1/worker/gpu_model_runner.py"])
+def test_a_path_that_cannot_be_told_for_a_file_is_not_called_refused(
+    engine: Path, capfd: pytest.CaptureFixture[str], path: str
+) -> None:
+    broken(engine / path, "syntax")
+    assert run(["trace", f"dir:{engine}", "--method", "ngram", "-q"]) == 3
+    assert f"1 file could not be read ({path}: cannot be parsed" in capfd.readouterr().err
