@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.wheels import part_of_release
+from support.wheels import part_of_release, wheel_bytes
 
 from specaudit.cache import Cache
 from specaudit.cli import run
@@ -239,3 +241,47 @@ def test_a_path_that_cannot_be_told_for_a_file_is_not_called_refused(
     broken(engine / path, "syntax")
     assert run(["trace", f"dir:{engine}", "--method", "ngram", "-q"]) == 3
     assert f"1 file could not be read ({path}: cannot be parsed" in capfd.readouterr().err
+
+
+# --- RECORD ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("record", ["absent", "garbage", "binary", "a pipe", "no metadata"])
+def test_without_a_record_nothing_is_called_unmodified(
+    tree: Path, capfd: pytest.CaptureFixture[str], record: str
+) -> None:
+    info = tree / "vllm-0.20.1.dist-info"
+    scan = ["scan", f"dir:{tree}", "--no-rules", "--brief", "--expect", "modified=no"]
+    (info / "RECORD").unlink()
+    if record == "garbage":
+        (info / "RECORD").write_text("nothing,of,use\n" * 9)
+    elif record == "binary":
+        (info / "RECORD").write_bytes(bytes(range(256)) * 9)
+    elif record == "a pipe":
+        os.mkfifo(info / "RECORD")
+    elif record == "no metadata":
+        info.rmdir()
+    assert run(scan) == 1
+    said = capfd.readouterr()
+    assert "expected modified=no, found nothing that could be compared" in " ".join(said.err.split())
+    assert "not looked at: changes to the engine's files (no RECORD" in " ".join(said.out.split())
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_as_installed_is_said_of_what_was_compared_only(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], record: bool
+) -> None:
+    packages = tmp_path / "lib/python3.12/site-packages"
+    packages.mkdir(parents=True)
+    with zipfile.ZipFile(io.BytesIO(wheel_bytes({"vllm/__init__.py": b""}))) as wheel:
+        wheel.extractall(packages)
+    if not record:
+        (packages / "vllm-1.0.dist-info/RECORD").unlink()
+    python = tmp_path / "python"
+    python.write_text(f"""#!/bin/sh\necho '[["{packages}"], "3.12.1", "{python}"]'\n""")
+    python.chmod(0o755)
+    code = run(["scan", "--python", str(python), "--no-rules", "--brief", "--expect", "modified=no"])
+    said = capfd.readouterr()
+    assert ("as installed" in said.out.splitlines()[0]) == record
+    assert ("expected modified=no" in said.err) == (not record)
+    assert code == 3  # it is no whole engine
