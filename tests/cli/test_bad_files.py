@@ -278,7 +278,7 @@ def test_as_installed_is_said_of_what_was_compared_only(
     if not record:
         (packages / "vllm-1.0.dist-info/RECORD").unlink()
     python = tmp_path / "python"
-    python.write_text(f"""#!/bin/sh\necho '[["{packages}"], "3.12.1", "{python}"]'\n""")
+    python.write_text(f"""#!/bin/sh\necho 'specaudit asks: [["{packages}"], "3.12.1", "{python}"]'\n""")
     python.chmod(0o755)
     code = run(["scan", "--python", str(python), "--no-rules", "--brief", "--expect", "modified=no"])
     said = capfd.readouterr()
