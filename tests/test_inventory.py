@@ -204,3 +204,17 @@ def test_options_that_do_not_go_together() -> None:
             meant(["gpu1"], said)
     with pytest.raises(UsageError, match="--limit goes with --inventory"):
         meant(["gpu1"], Said(), limit=["a"])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(f"[defaults]\ndeadline = {'1' * 5000}\n", "a number of thousands of digits"), (None, "it has more than 16 MiB")],
+)
+def test_a_file_without_measure_is_refused(tmp_path: Path, text: str | None, told: str) -> None:
+    file = tmp_path / "fleet.toml"
+    if text is None:
+        file = Path("/dev/zero")
+    else:
+        file.write_text(text)
+    with pytest.raises(ConfigurationError, match=told):
+        load(file)
