@@ -41,7 +41,8 @@ def trace(
     """A scan whose paths are those of one configuration; nothing else of it is narrowed.
 
     Raises:
-        SpecauditError: as :func:`specaudit.scan.scan`; IncompleteError: the engine could not be classified.
+        SpecauditError: as :func:`specaudit.scan.scan`; IncompleteError: the engine, or what the path rests on, could not
+            be classified.
         ConfigurationError: the engine does not know the method, or refuses the configuration.
     """
     with snapshot_of(target, options, cache, progress, consent) as (snapshot, servers):
@@ -50,10 +51,7 @@ def trace(
             what, _, more = scan.errors[-1].error.partition(". ")
             raise IncompleteError(f"{target.spec} {what}.", more)
         with computing():
-            try:
-                return unread(traced(scan, snapshot, asked), snapshot, asked.settings)
-            except ConfigurationError as bad:
-                raise _in_doubt(bad, scan, snapshot) from bad
+            return unread(traced(scan, snapshot, asked), snapshot, asked.settings)
 
 
 def _in_doubt(bad: ConfigurationError, scan: Scan, snapshot: Snapshot) -> SpecauditError:
@@ -75,7 +73,15 @@ def traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:
 
     Raises:
         ConfigurationError: as :func:`trace`.
+        IncompleteError: it would be one, and files that may say otherwise could not be read.
     """
+    try:
+        return _traced(scan, snapshot, asked)
+    except ConfigurationError as bad:
+        raise _in_doubt(bad, scan, snapshot) from bad
+
+
+def _traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:
     from specaudit.classify.audit import tracing
 
     engine = ENGINES[snapshot.engine.name]

@@ -239,8 +239,14 @@ def test_a_path_that_cannot_be_told_for_a_file_is_not_called_refused(
     engine: Path, capfd: pytest.CaptureFixture[str], path: str
 ) -> None:
     broken(engine / path, "syntax")
+    told = f"1 file could not be read ({path}: cannot be parsed"
     assert run(["trace", f"dir:{engine}", "--method", "ngram", "-q"]) == 3
-    assert f"1 file could not be read ({path}: cannot be parsed" in capfd.readouterr().err
+    assert told in capfd.readouterr().err
+    given = ["--speculative-config", '{"method": "ngram"}']
+    assert run(["scan", f"dir:{engine}", "--no-rules", "--json", *given]) == 3
+    made = json.loads(capfd.readouterr().out)
+    assert any(told in error["error"] for error in made["errors"])
+    assert made["verifiers"]
 
 
 # --- RECORD ---------------------------------------------------------------------------------------------------------
