@@ -41,8 +41,8 @@ def trace(
     """A scan whose paths are those of one configuration; nothing else of it is narrowed.
 
     Raises:
-        SpecauditError: as :func:`specaudit.scan.scan`; IncompleteError: the engine, or what the path rests on, could not
-            be classified.
+        SpecauditError: as :func:`specaudit.scan.scan`; IncompleteError: the engine, or what the path rests on, could
+            not be classified.
         ConfigurationError: the engine does not know the method, or refuses the configuration.
     """
     with snapshot_of(target, options, cache, progress, consent) as (snapshot, servers):
