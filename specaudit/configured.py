@@ -9,7 +9,7 @@ from specaudit.classify.treeparts import drafting, verification
 from specaudit.engines import ENGINES
 from specaudit.errors import ConfigurationError
 from specaudit.index import Index
-from specaudit.model import Condition, Scan, Server
+from specaudit.model import Condition, Scan, Server, TreePart
 from specaudit.ruling.reach import Configuration, reached
 from specaudit.scan import only_methods
 from specaudit.serving import Running, running
@@ -95,10 +95,15 @@ def _trees_of(scan: Scan, methods: Sequence[str], snapshot: Snapshot) -> Scan:
         scan,
         tree=replace(
             scan.tree,
-            drafting=drafting(index, shown.proposers, read, shape),
-            verification=verification(index, shown.verifiers),
+            drafting=_known(drafting(index, shown.proposers, read, shape), scan.tree.drafting),
+            verification=_known(verification(index, shown.verifiers), scan.tree.verification),
         ),
     )
+
+
+def _known(of_method: TreePart, of_engine: TreePart) -> TreePart:
+    """What is not known of the engine, since a file could not be read, is not known of a method."""
+    return of_engine if of_engine.verdict == "unknown" else of_method
 
 
 def _platform(scan: Scan) -> dict[str, str]:

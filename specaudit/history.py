@@ -104,13 +104,13 @@ def between(names: Iterable[str], first: str | None, last: str | None, none: Tar
 
 
 def _bound(text: str | None) -> Version | None:
-    from packaging.version import InvalidVersion, Version
+    from packaging.version import Version
 
     if text is None:
         return None
     try:
         return Version(text)
-    except InvalidVersion as bad:
+    except ValueError as bad:  # InvalidVersion, or a number of thousands of digits
         raise TargetError(f"{text!r} is no version.", "Write it like 0.33.0.") from bad
 
 

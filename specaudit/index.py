@@ -251,6 +251,21 @@ class Index:
         """Files that could not be read or parsed so far, each with its reason."""
         return tuple(self._failures[path] for path in sorted(self._failures))
 
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Files that could not be read or parsed so far, and what the snapshot lacks for the same reason."""
+        return tuple(sorted({*self._failures, *self._withheld}))
+
+    def lost(self, path: str) -> bool:
+        """Whether that file is there, and nothing can be said of what it defines."""
+        self.outline(path)
+        above = (path[:at] for at, sign in enumerate(path) if sign == "/")  # a folder that cannot be opened
+        return path in self._failures or path in self._withheld or any(folder in self._withheld for folder in above)
+
+    @cached_property
+    def _withheld(self) -> frozenset[str]:
+        return frozenset(failure.path for failure in self.snapshot.errors if failure.path)
+
     def failed(self, failures: Iterable[Failure]) -> None:
         """Notes what could not be read elsewhere, in another process."""
         for failure in failures:

@@ -30,6 +30,7 @@ from typing import TypeVar
 import msgspec
 
 from specaudit.errors import ConfigurationError, TargetError
+from specaudit.given import contents
 from specaudit.hosts.machines import DEADLINES, HostOptions
 from specaudit.hosts.via import words_of
 from specaudit.targets import Kind, kind_of
@@ -55,6 +56,8 @@ class _Group(_Options, forbid_unknown_fields=True):
 
 
 _Some = TypeVar("_Some", bound=_Options)
+#: Bytes; a machine takes some hundred.
+_LIMIT = 16 << 20
 _TABLES = "Tables are [defaults], [groups.NAME] with hosts = [...], and [hosts.NAME]."
 _HEADER = re.compile(r"\s*\[[^\[\],]+\]\s*(#.*)?$")
 
@@ -134,7 +137,7 @@ def load(file: Path) -> Inventory:
 def _parsed(file: Path) -> dict[str, object]:
     text = ""
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = contents(file, _LIMIT).decode("utf-8-sig")
         return tomllib.loads(text)
     except OSError as bad:
         raise ConfigurationError(f"The inventory {file} cannot be read: {bad.strerror}.", "Check its path.") from bad
@@ -143,6 +146,10 @@ def _parsed(file: Path) -> dict[str, object]:
     except tomllib.TOMLDecodeError as bad:
         why = f"{bad}{_below(text, str(bad))}"
         raise ConfigurationError(f"The inventory {file} is no TOML: {why}.", "Look at that line.") from bad
+    except ValueError as bad:  # a number that Python does not read
+        raise ConfigurationError(
+            f"The inventory {file} holds a number of thousands of digits.", "Correct that number."
+        ) from bad
     except RecursionError as bad:
         raise ConfigurationError(f"The inventory {file} is nested too deeply.", "Look for brackets left open.") from bad
 

@@ -230,10 +230,14 @@ class Verifier:
 
 #: What the three questions about trees can be answered with.
 VERDICTS: Mapping[str, tuple[str, ...]] = {
-    "drafting": ("none", "static", "dynamic"),
-    "attention": ("none", "dead", "static", "per-request"),
-    "verification": ("none", "tree-walk"),
+    "drafting": ("none", "static", "dynamic", "unknown"),
+    "attention": ("none", "dead", "static", "per-request", "unknown"),
+    "verification": ("none", "tree-walk", "unknown"),
 }
+
+
+#: What was not looked at where there is nothing to compare an engine's files with.
+UNCOMPARED = "changes to the engine's files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +245,8 @@ class TreePart:
     """One of the three questions about trees: found with ``evidence``, or absent after ``searched``.
 
     ``verdict``: drafting none | static | dynamic; attention none | dead | static | per-request;
-    verification none | tree-walk.
+    verification none | tree-walk; each unknown where it would be none or dead, and a file that may say otherwise
+    could not be read.
     """
 
     verdict: str

@@ -346,6 +346,7 @@ def _audit_key(snapshot: Snapshot) -> str:
     parts += [f"{path}\0{entry.sha256}" for path, entry in sorted(snapshot.files.items())]
     parts += [f"op\0{name}" for name in snapshot.ops]
     parts += [f"not looked\0{item.what}\0{item.why}" for item in snapshot.not_looked]
+    parts += [f"unread\0{failure.path}" for failure in snapshot.errors]
     return hashlib.sha256("\n".join(parts).encode("utf-8", "backslashreplace")).hexdigest()
 
 

@@ -10,7 +10,7 @@ from specaudit.cache import BlobStore, DerivedCache, NoCache
 from specaudit.hosts.base import Direct, Host, Installation, Manifest
 from specaudit.hosts.probe.files import digest, listing, sha256
 from specaudit.hosts.probe.files import read as read_file
-from specaudit.model import EngineFacts, Environment, Failure, FileEntry, NotLooked, Target
+from specaudit.model import UNCOMPARED, EngineFacts, Environment, Failure, FileEntry, NotLooked, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,18 @@ def take(
         files=files,
         read=read,
         ops=manifest.ops,
-        not_looked=manifest.not_looked,
+        not_looked=(*manifest.not_looked, *_uncompared(installation)),
         errors=(*manifest.errors, *errors),
         cache=cache or NoCache(),
         hashes={entry.path: entry.sha256 for entry in manifest.files},
     )
+
+
+def _uncompared(installation: Installation) -> tuple[NotLooked, ...]:
+    """What to say where no RECORD tells which files are as they were published."""
+    if installation.record:
+        return ()
+    return (NotLooked(UNCOMPARED, "no RECORD with their hashes could be read, so nothing could be compared"),)
 
 
 def _facts(installation: Installation, manifest: Manifest) -> EngineFacts:

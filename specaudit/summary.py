@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from specaudit.model import Condition, Evidence, Finding, Proposer, Runner, Scan, Server, TreePart, Verifier
+from specaudit.model import (
+    UNCOMPARED,
+    Condition,
+    Evidence,
+    Finding,
+    Proposer,
+    Runner,
+    Scan,
+    Server,
+    TreePart,
+    Verifier,
+)
 from specaudit.words import counted
 
 #: Walks of things that decide about acceptance; helpers and dispatchers only serve them.
@@ -51,7 +62,8 @@ def title(scan: Scan) -> str:
         )
         if paths
     ]
-    state = ", ".join(changes) or ("as installed" if engine.source == "dist" else "")
+    compared = all(item.what != UNCOMPARED for item in scan.not_looked)
+    state = ", ".join(changes) or ("as installed" if engine.source == "dist" and compared else "")
     version = engine.version or "(version unknown)"
     return f"{engine.name} {version}, {counted(engine.files, 'file')}" + (f", {state}" if state else "")
 
@@ -164,13 +176,17 @@ def _modes(verifier: Verifier) -> str:
 
 def _tree_line(scan: Scan) -> str:
     assert scan.tree is not None
-    verified = scan.tree.verification.verdict == "tree-walk"
+    verified = scan.tree.verification.verdict
     masked = scan.tree.attention.verdict
     return "; ".join(
         (
-            "yes: a verifier walks a tree" if verified else "no: no verifier walks a tree",
+            {"tree-walk": "yes: a verifier walks a tree", "unknown": "unknown whether a verifier walks a tree"}.get(
+                verified, "no: no verifier walks a tree"
+            ),
             _drafted(scan),
-            "target attention has "
+            "unknown whether target attention has a tree mask"
+            if masked == "unknown"
+            else "target attention has "
             + {"none": "no tree mask", "dead": "a tree mask that nothing passes"}.get(masked, f"a {masked} tree mask"),
         )
     )
@@ -182,6 +198,8 @@ def _drafted(scan: Scan) -> str:
     verdict = scan.tree.drafting.verdict
     if verdict == "none":
         return "no tree is drafted"
+    if verdict == "unknown":
+        return "unknown whether a tree is drafted"
     live = [proposer for proposer in scan.proposers if proposer.reachable != "dead"]
     variants = [variant for proposer in live for variant in proposer.variants if variant.topology.startswith("tree")]
     if any(p.topology.startswith("tree") for p in live) or not all(variant.when for variant in variants):
@@ -195,7 +213,7 @@ def _why_line(scan: Scan, told: str) -> str:
     part = scan.tree.verification
     if part.evidence:
         return place(part.evidence[0])
-    if part.searched is None:
+    if part.verdict == "unknown" or part.searched is None:
         return part.reason or "no search was recorded"
     search = part.searched
     unread = f"; {len(part.not_looked)} could not be looked at{told}" if part.not_looked else ""

@@ -127,10 +127,10 @@ def pinned(spec: str) -> tuple[str, str]:
 
 
 def _is_version(text: str) -> bool:
-    from packaging.version import InvalidVersion, Version
+    from packaging.version import Version
 
     try:
         Version(text)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number of thousands of digits
         return False
     return True

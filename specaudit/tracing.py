@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from specaudit.cache import Cache
 from specaudit.engines import ENGINES
-from specaudit.errors import ConfigurationError, IncompleteError
+from specaudit.errors import ConfigurationError, IncompleteError, SpecauditError
 from specaudit.index import Index
 from specaudit.model import NotLooked, Path, Scan, Target
 from specaudit.scan import Options, computing, document_of, snapshot_of
 from specaudit.snapshot import Snapshot
+from specaudit.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ def trace(
     """A scan whose paths are those of one configuration; nothing else of it is narrowed.
 
     Raises:
-        SpecauditError: as :func:`specaudit.scan.scan`; IncompleteError: the engine could not be classified.
+        SpecauditError: as :func:`specaudit.scan.scan`; IncompleteError: the engine, or what the path rests on, could
+            not be classified.
         ConfigurationError: the engine does not know the method, or refuses the configuration.
     """
     with snapshot_of(target, options, cache, progress, consent) as (snapshot, servers):
@@ -52,12 +54,34 @@ def trace(
             return unread(traced(scan, snapshot, asked), snapshot, asked.settings)
 
 
+def _in_doubt(bad: ConfigurationError, scan: Scan, snapshot: Snapshot) -> SpecauditError:
+    """A refusal; where files that may say otherwise could not be read, it cannot be told whether it is one."""
+    wants = ENGINES[snapshot.engine.name].wants
+    lost = [failure for failure in scan.errors if failure.path and wants(failure.path)]
+    if not lost:
+        return bad
+    named = "; ".join(f"{failure.path}: {failure.error}" for failure in lost[:3])
+    return IncompleteError(
+        f"The path cannot be told, since {counted(len(lost), 'file')} could not be read ({named}); without "
+        f"{'it' if len(lost) == 1 else 'them'}: {bad.message}",
+        "Repair what cannot be read, and trace again.",
+    )
+
+
 def traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:
     """A scan with the paths of one configuration; ``snapshot`` is what it was made of, still readable.
 
     Raises:
         ConfigurationError: as :func:`trace`.
+        IncompleteError: it would be one, and files that may say otherwise could not be read.
     """
+    try:
+        return _traced(scan, snapshot, asked)
+    except ConfigurationError as bad:
+        raise _in_doubt(bad, scan, snapshot) from bad
+
+
+def _traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:
     from specaudit.classify.audit import tracing
 
     engine = ENGINES[snapshot.engine.name]

@@ -222,3 +222,17 @@ def test_a_machine_of_an_inventory_is_named_with_its_options_written_out(file: P
         Said(python=targets[1].python, via=targets[1].via, sudo=True, ssh_option=["Port=2222"], host_keys="yes"),
     )
     assert named(again, reached).startswith("root@10.0.0.2 --sudo -o Port=2222 --host-keys yes --python ")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(f"[defaults]\ndeadline = {'1' * 5000}\n", "a number of thousands of digits"), (None, "it has more than 16 MiB")],
+)
+def test_a_file_without_measure_is_refused(tmp_path: Path, text: str | None, told: str) -> None:
+    file = tmp_path / "fleet.toml"
+    if text is None:
+        file = Path("/dev/zero")
+    else:
+        file.write_text(text)
+    with pytest.raises(ConfigurationError, match=told):
+        load(file)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from specaudit.index import Assign, Definition, Index
+from specaudit.index import Assign, Definition, Import, Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,54 @@ class Code:
         if submodule is not None and rest:
             return self.resolve(submodule, "", rest, depth + 1)
         return None
+
+    def lost(self, path: str, scope: str, name: str, depth: int = 0) -> str:
+        """The file that ``name`` comes from in that scope, if it cannot be read; ``""`` where that is not so."""
+        if depth > 6 or not name:
+            return ""
+        head, _, rest = name.partition(".")
+        outline = self.index.outline(path)
+        for outer in _scopes(scope):
+            for known in reversed(outline.imports):
+                if known.scope == outer and known.alias == head:
+                    return self._lost_import(path, known, rest, depth)
+            if outline.definition(f"{outer}.{head}" if outer else head) is not None:
+                return ""
+        return ""
+
+    def _lost_import(self, path: str, known: Import, rest: str, depth: int) -> str:
+        if not known.name:  # ``import a.b``
+            return self._lost_module(".".join([known.module, *rest.split(".")[:-1]]), path) if rest else ""
+        dot = "" if known.module.endswith(".") else "."
+        submodule = self._lost_module(f"{known.module}{dot}{known.name}", path) if rest else ""
+        found = submodule or self._lost_module(known.module, path)
+        target = self.module_path(known.module, path)
+        if found or target is None:
+            return found
+        return self.lost(target, "", f"{known.name}.{rest}" if rest else known.name, depth + 1)
+
+    def _lost_module(self, module: str, importer: str) -> str:
+        stem = _absolute(module, importer).replace(".", "/")
+        return next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if self.index.lost(p)), "")
+
+    def lost_behind(self, cls: Symbol) -> str:
+        """The file of a class behind that class, if it cannot be read; ``""`` where that is not so."""
+        for known in self.bases(cls):
+            for text in known.definition.bases:
+                found = self.lost(known.path, known.definition.scope, text.partition("[")[0])
+                if found:
+                    return found
+        return ""
+
+    def imports(self, path: str, other: str) -> bool:
+        """Whether a file imports another one, or something below a folder, by name."""
+        module = other.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        named = {
+            name
+            for known in self.index.outline(path).imports
+            for name in (_absolute(known.module, path), _absolute(f"{known.module}.{known.name}", path))
+        }
+        return module in named or (not other.endswith(".py") and any(name.startswith(f"{module}.") for name in named))
 
     def imported_from(self, path: str, scope: str, name: str) -> str:
         """The dotted module that ``name`` is imported from in that scope (``""``: it is not imported)."""

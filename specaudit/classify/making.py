@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specaudit import nodes
 from specaudit.classify.code import Symbol, dotted, expression
@@ -26,6 +26,7 @@ class Site:
     way there.
 
     ``tests`` are the lines of the tests passed on the way, ``via`` the lines that lead from the runner to ``line``.
+    ``lost`` is the file of the class, or of one behind it, where that cannot be read; ``named``: as the line names it.
     """
 
     runner: RunnerAnchor
@@ -37,6 +38,8 @@ class Site:
     tests: tuple[Evidence, ...]
     via: tuple[Evidence, ...]
     attribute: str
+    lost: str = ""
+    named: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,9 @@ class Making:
     ) -> Iterator[Site]:
         """The sites among the statements at ``lines`` of one function (all returns when ``lines`` is empty)."""
         function = self.code.definition(path, scope)
-        for place in self.reader.places(function) if function is not None else ():
+        if function is None:
+            return
+        for place in self.reader.places(function):
             statement = place.statement
             wanted = statement.lineno in lines if lines else isinstance(statement, ast.Return)
             if not wanted or not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Return)):
@@ -105,9 +110,13 @@ class Making:
                 elif made is not None and made.definition.kind == "function" and here.formula is not False:
                     step = self._step(here, path, call, made)
                     inner = list(self._made_in(anchor, made.path, made.qualname, {}, step)) if lines else []
+                    inner = [site for site in inner if call is statement.value or not site.lost]
                     yield from inner
                     if lines and not inner and self._user_class(made):
                         yield here.site(anchor, None, made, path, call.lineno)
+                elif call is statement.value and (lost := self._lost(made, path, scope, dotted(call.func))):
+                    site = here.site(anchor, None, made or function, path, call.lineno)
+                    yield replace(site, lost=lost, named=dotted(call.func))
                 elif made is None and isinstance(call.func, ast.Name):
                     yield from self._chosen(anchor, path, scope, call, here)
 
@@ -126,10 +135,19 @@ class Making:
             statement = place.statement
             name = dotted(statement.value) if isinstance(statement, ast.Return) and statement.value is not None else ""
             made = self.code.resolve(method.path, method.qualname, name) if name else None
+            passed = (*way.tests, *self._tests(place, method.path))
+            here = _Way(conj((way.formula, place.formula)), passed, way.via, way.attribute)
             if made is not None and made.definition.kind == "class" and self._drafts(made, anchor):
-                passed = (*way.tests, *self._tests(place, method.path))
-                here = _Way(conj((way.formula, place.formula)), passed, way.via, way.attribute)
                 yield here.site(anchor, made, made, method.path, statement.lineno)
+            elif lost := self._lost(made, method.path, method.qualname, name):
+                site = here.site(anchor, None, made or method, method.path, statement.lineno)
+                yield replace(site, lost=lost, named=name)
+
+    def _lost(self, made: Symbol | None, path: str, scope: str, name: str) -> str:
+        """The file that keeps a class from being known, or from being known to draft; ``""``: none does."""
+        if made is None:
+            return self.code.lost(path, scope, name)
+        return self.code.lost_behind(made) if made.definition.kind == "class" else ""
 
     def _chooser(self, path: str, scope: str, name: str) -> tuple[Symbol, Obj] | None:
         """The method of a configuration object whose result a local name holds, and that object."""

@@ -121,6 +121,8 @@ class Tracer:
     def _classes(self, chosen: Found) -> Iterator[Step]:
         """The class, and those behind it up to the one that has the entry."""
         site = chosen.site
+        if site.cls is None and site.lost and site.maker.definition.kind != "class":
+            return  # its file cannot be read
         if site.cls is None:
             yield site.maker.path, site.maker.definition.line, "proposer"
             return

@@ -66,16 +66,19 @@ class Proposers:
     def _proposer(self, site: Site, ways: Mapping[str, Formula], emission: Emission) -> Proposer:
         reachable, conditions = self._reach(site, ways)
         target = site.cls or site.maker
+        path, line = target.path, target.definition.line
+        if site.lost and target.definition.kind != "class":
+            path, line = site.path, site.line
         main, variants = self._topology(site, tuple(ways), emission)
         lines = (
             self.index.evidence(site.path, site.line),
-            self.index.evidence(target.path, target.definition.line),
+            self.index.evidence(path, line),
             *main.evidence,
         )
         return Proposer(
-            name=target.name if site.cls is not None else f"<user class> via {target.name}()",
-            path=target.path,
-            line=target.definition.line,
+            name=site.named or (target.name if site.cls is not None else f"<user class> via {target.name}()"),
+            path=path,
+            line=line,
             methods=tuple(ways),
             runner=site.runner.label,
             topology=main.topology,
@@ -89,6 +92,8 @@ class Proposers:
     def _topology(
         self, site: Site, methods: tuple[str, ...], emission: Emission
     ) -> tuple[Verdict, tuple[TopologyVariant, ...]]:
+        if site.lost:
+            return Verdict("unknown", (), reason=f"{site.lost} could not be read"), ()
         if site.cls is None:
             return Verdict("unknown", (), reason="the class is named by the user and looked up at run time"), ()
         built = self.building.reached(site.cls, site.runner.entry)

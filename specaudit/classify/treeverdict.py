@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from fnmatch import fnmatchcase
 
 from specaudit.classify.masks import Masks
 from specaudit.classify.proposers import Proposers
 from specaudit.classify.symbolic import Reader
 from specaudit.classify.treeparts import drafting, verification
+from specaudit.engines.base import Engine
 from specaudit.model import Evidence, NotLooked, TreePart, TreeVerdict, Verifier
 
 
@@ -20,7 +24,58 @@ def tree_verdict(
         attending: the answer of :func:`attention`, where it is known already.
     """
     masking = attention(reader) if attending is None else attending
-    return TreeVerdict(_drafting(reader, proposers), masking, verification(reader.code.index, verifiers))
+    decided = tuple(verifiers)
+    drafted, walked = _drafting(reader, proposers), verification(reader.code.index, decided)
+    classes = [site.cls for site in proposers.sites if site.cls is not None]
+    lost = {site.lost for site in proposers.sites} | {reader.code.lost_behind(cls) for cls in classes}
+    drafters = {c.path for cls in classes for c in reader.code.bases(cls)}
+    imported = _read_by_runners(reader) - lost
+    return TreeVerdict(
+        _doubted(drafted, (lost - {""}) | _unread(reader, drafters)),
+        _doubted(masking, _of_attention(reader)),
+        _doubted(walked, imported | _unread(reader, {v.path for v in decided})),
+    )
+
+
+def _doubted(part: TreePart, unread: Collection[str]) -> TreePart:
+    """The answer; that something is absent is not known where a file that may hold it could not be read."""
+    if part.verdict not in ("none", "dead") or not unread:
+        return part
+    return replace(part, verdict="unknown", reason=f"{', '.join(sorted(unread))} could not be read")
+
+
+def _of_attention(reader: Reader) -> set[str]:
+    return {path for path in reader.code.index.unread if any(fnmatchcase(path, g) for g in reader.engine.attention)}
+
+
+def _unread(reader: Reader, near: Iterable[str]) -> set[str]:
+    """Files that could not be read, of those on which drafting and verification rest: the runners, the configuration,
+    and what lies beside ``near``.
+    """
+    engine = reader.engine
+    folders = {os.path.dirname(path) for path in near}
+    unconfigured = reader.configuration.named(engine.config.cls) is None
+
+    def counts(path: str) -> bool:
+        if path in _starts(engine) or os.path.dirname(path) in folders:
+            return True
+        return unconfigured and any(fnmatchcase(path, pattern) for pattern in engine.config.paths)
+
+    return {path for path in reader.code.index.unread if counts(path)}
+
+
+def _read_by_runners(reader: Reader) -> set[str]:
+    """Files that could not be read and that a runner imports; those of attention have their own question."""
+    found = {
+        path
+        for path in reader.code.index.unread
+        if any(reader.code.imports(start, path) for start in _starts(reader.engine))
+    }
+    return found - _of_attention(reader)
+
+
+def _starts(engine: Engine) -> frozenset[str]:
+    return frozenset({*(anchor.path for anchor in engine.runners), *(anchor.path for anchor in engine.workers)})
 
 
 def _drafting(reader: Reader, proposers: Proposers) -> TreePart:

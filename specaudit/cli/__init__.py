@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -51,7 +52,8 @@ def _open_streams() -> None:
 
     One that the caller has closed (``>&-``) is no stream to Python, and its number would go to the next file that is
     opened. What is written to a closed stdout fails as it does for any other program; what is said on a closed stderr
-    goes nowhere. A stream that cannot show a character shows its code.
+    goes nowhere. A stream that cannot show a character shows its code. A stdout without a buffer (PYTHONUNBUFFERED)
+    gets one: what a full disk or a reader that goes away takes only a part of would pass for written.
     """
     for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -61,6 +63,8 @@ def _open_streams() -> None:
     sys.stdin = sys.stdin or os.fdopen(0)
     sys.stdout = sys.stdout or os.fdopen(1, "w")
     sys.stderr = sys.stderr or os.fdopen(2, "w", errors="backslashreplace")
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        sys.stdout = os.fdopen(sys.stdout.fileno(), "w", buffering=1, encoding=sys.stdout.encoding, closefd=False)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -83,7 +84,7 @@ def _scan(spec: str, cache: Cache, progress: Progress) -> Scan:
     from specaudit.scan import Options, scan
     from specaudit.targets import parse
 
-    if Path(spec).is_file():
+    if os.path.isfile(spec):
         loaded = document.load(Path(spec))
         if isinstance(loaded, Run) and len(loaded.scans) == 1:
             return loaded.scans[0]

@@ -84,10 +84,14 @@ def report(
 
 def _load(path: Path) -> Scan | Run:
     from specaudit import document
+    from specaudit.errors import ConfigurationError
+    from specaudit.model import Run
 
-    if str(path) == "-":
-        return document.read(sys.stdin.buffer, "standard input")
-    return document.load(path)
+    name = "standard input" if str(path) == "-" else str(path)
+    loaded = document.read(sys.stdin.buffer, name) if str(path) == "-" else document.load(path)
+    if isinstance(loaded, Run) and not loaded.scans:  # no gate may pass on it
+        raise ConfigurationError(f"{name} holds no scan, so there is nothing to report or judge.", "Scan again.")
+    return loaded
 
 
 def _append(path: Path, text: str) -> None:

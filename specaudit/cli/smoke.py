@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,6 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specaudit.patching.place import Place
+
+#: Bytes of a file with prompts, or with an earlier result.
+_LIMIT = 64 << 20
+
+
+def _finite(value: float | None) -> float | None:
+    """A number; infinity and NaN are in no order that a limit or a threshold could be held to."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
+
 
 app = sub_app()
 
@@ -39,13 +52,21 @@ def smoke(
     prompts: Annotated[
         Path | None, typer.Option("--prompts", metavar="FILE", help="One per line, or a JSON list; texts or token ids.")
     ] = None,
-    temperature: Annotated[float, typer.Option("--temperature", help="0 compares tokens with the mode none.")] = 0.0,
+    temperature: Annotated[
+        float,
+        typer.Option("--temperature", help="0 compares tokens with the mode none.", min=0, max=100, callback=_finite),
+    ] = 0.0,
     batch: Annotated[str, typer.Option("--batch", metavar="SIZES", help="Requests at a time, e.g. 1,32.")] = "1",
-    tokens: Annotated[int, typer.Option("--tokens", help="Tokens to generate for each prompt.", min=1)] = 192,
-    count: Annotated[int, typer.Option("--count", help="Prompts to take, at most.", min=1)] = 32,
-    repeats: Annotated[int, typer.Option("--repeats", help="Timed runs of each batch size.", min=1)] = 1,
+    tokens: Annotated[
+        int, typer.Option("--tokens", help="Tokens to generate for each prompt.", min=1, max=1_000_000)
+    ] = 192,
+    count: Annotated[int, typer.Option("--count", help="Prompts to take, at most.", min=1, max=1_000_000)] = 32,
+    repeats: Annotated[int, typer.Option("--repeats", help="Timed runs of each batch size.", min=1, max=1000)] = 1,
     draft_tokens: Annotated[
-        int | None, typer.Option("--draft-tokens", help="Tokens to draft; by default what the drafter's block holds.")
+        int | None,
+        typer.Option(
+            "--draft-tokens", help="Tokens to draft; by default what the drafter's block holds.", min=1, max=1000
+        ),
     ] = None,
     budget: Annotated[int, typer.Option("--budget", help="Nodes of a tree (mode ddtree).", min=1, max=512)] = 16,
     speculative_config: Annotated[
@@ -53,9 +74,17 @@ def smoke(
     ] = None,
     memory: Annotated[
         float | None,
-        typer.Option("--memory", help="Part of the GPU's memory; 0.9, or 0.15 for a toy pair.", min=0.001, max=1),
+        typer.Option(
+            "--memory",
+            help="Part of the GPU's memory; 0.9, or 0.15 for a toy pair.",
+            min=0.001,
+            max=1,
+            callback=_finite,
+        ),
     ] = None,
-    minutes: Annotated[float, typer.Option("--minutes", help="Time to train a toy pair in.")] = 3.5,
+    minutes: Annotated[
+        float, typer.Option("--minutes", help="Time to train a toy pair in.", min=0.01, max=1440, callback=_finite)
+    ] = 3.5,
     corpus: Annotated[
         list[str] | None, typer.Option("--corpus", metavar="DIR", help="Python files there to train on (repeatable).")
     ] = None,
@@ -63,15 +92,35 @@ def smoke(
         list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="For the engine (repeatable).")
     ] = None,
     limit: Annotated[
-        float, typer.Option("--limit", metavar="SECONDS", help="The whole run ends after these.")
+        float,
+        typer.Option(
+            "--limit", metavar="SECONDS", help="The whole run ends after these.", min=1, max=604_800, callback=_finite
+        ),
     ] = 1800.0,
-    min_acceptance: Annotated[float, typer.Option("--min-acceptance", help="Least acceptance length.")] = 1.0,
+    min_acceptance: Annotated[
+        float, typer.Option("--min-acceptance", help="Least acceptance length.", min=0, callback=_finite)
+    ] = 1.0,
     min_agreement: Annotated[
-        float, typer.Option("--min-agreement", help="Least part of the prompts with the reference's tokens.")
+        float,
+        typer.Option(
+            "--min-agreement",
+            help="Least part of the prompts with the reference's tokens.",
+            min=0,
+            max=1,
+            callback=_finite,
+        ),
     ] = 0.0,
-    min_speedup: Annotated[float, typer.Option("--min-speedup", help="Least speed relative to the mode none.")] = 0.0,
+    min_speedup: Annotated[
+        float, typer.Option("--min-speedup", help="Least speed relative to the mode none.", min=0, callback=_finite)
+    ] = 0.0,
     max_gap: Annotated[
-        float, typer.Option("--max-gap", help="A divergence counts as a near tie up to this gap of log probabilities.")
+        float,
+        typer.Option(
+            "--max-gap",
+            help="A divergence counts as a near tie up to this gap of log probabilities.",
+            min=0,
+            callback=_finite,
+        ),
     ] = 0.5,
     compare: Annotated[
         Path | None, typer.Option("--compare", metavar="FILE", help="An earlier result (--output) to compare with.")
@@ -202,19 +251,20 @@ _PROMPTS = (
 
 
 def _prompts(file: Path | None) -> tuple[Any, ...]:
+    from specaudit.given import contents
     from specaudit.smoke.session import prompts_of
 
     if file is None:
         return _PROMPTS
     try:
-        return prompts_of(file.read_bytes(), str(file))
+        return prompts_of(contents(file, _LIMIT), str(file))
     except OSError as bad:
         raise UsageError(f"{file} cannot be read: {bad.strerror}.", "Name another file.") from bad
 
 
 def _sizes(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
+    if not all(re.fullmatch(r"0*[1-9][0-9]{0,5}", part) for part in parts):
         raise UsageError(f"{text!r} are no batch sizes.", "Write numbers separated by commas: 1,32.")
     return tuple(int(part) for part in parts)
 
@@ -227,13 +277,15 @@ def _environment(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _earlier(file: Path | None) -> dict[str, Any] | None:
-    import json as decoder
+    from specaudit.given import contents, decoded
 
     if file is None:
         return None
     try:
-        found = decoder.loads(file.read_bytes())
-    except (OSError, ValueError) as bad:
+        found = decoded(contents(file, _LIMIT))
+    except OSError as bad:
+        raise UsageError(f"{file} cannot be read: {bad.strerror}.", "Name another file.") from bad
+    except ValueError as bad:
         raise UsageError(f"{file} is no earlier result: {bad}.", "Write one with --output FILE.") from bad
     if not isinstance(found, dict) or found.get("schema") != "specaudit/smoke/1":
         raise UsageError(f"{file} is no result of a smoke run.", "Write one with --output FILE.")

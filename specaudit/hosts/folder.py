@@ -104,8 +104,8 @@ def open_folder(path: Path, label: str, cache: DerivedCache | None = None) -> Fo
     Raises:
         TargetError: there is no such folder.
     """
-    if not path.is_dir():
-        problem = "is a file" if path.exists() else "does not exist"
+    if not os.path.isdir(path):  # unlike pathlib's, it takes any path
+        problem = "is a file" if os.path.exists(path) else "does not exist"
         hint = f"Write wheel:{path}." if path.suffix == ".whl" else "Check the path after dir:."
         raise TargetError(f"{path} {problem}.", hint)
     top = path.resolve()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specaudit.errors import TargetError
+from specaudit.errors import IncompleteError, TargetError
 from specaudit.hosts.base import Installation, Manifest
-from specaudit.hosts.probe.files import flaw, sha256
+from specaudit.hosts.probe.files import flaw, misnamed, sha256, shown
 from specaudit.model import Environment, Failure, FileEntry, NotLooked, Server
 
 if TYPE_CHECKING:
@@ -46,26 +48,31 @@ class GitHost:
 
     def installations(self, engines: tuple[str, ...]) -> tuple[Installation, ...]:
         """Engines in the commit's tree; the version is the ref's, without a leading v."""
-        found = []
+        with self._objects():
+            return tuple(self._installations(engines))
+
+    def _installations(self, engines: tuple[str, ...]) -> Iterator[Installation]:
         version = self._ref.rpartition("/")[2]
         version = version.removeprefix("v") if re.match(r"v\d", version) else version
         for root in _ROOTS:
             for engine in engines:
                 if _subtree(self._commit, f"{root}{engine}/__init__.py"):
-                    found.append(Installation(engine, version, root, f"git:{self._commit.hexsha[:12]}"))
-        return tuple(found)
+                    yield Installation(engine, version, root, f"git:{self._commit.hexsha[:12]}")
 
     def manifest(self, installation: Installation) -> Manifest:
         """Hashes of all ``.py`` files of the package, symbolic links left out."""
         from git import Blob
 
-        tree: Tree = self._commit.tree / f"{installation.root}{installation.engine}"
-        self._blobs = {
-            str(item.path).removeprefix(installation.root): item
-            for item in tree.traverse()
-            if isinstance(item, Blob) and str(item.path).endswith(".py") and item.mode & 0o170000 != _SYMLINK
-        }
-        files, errors = [], []
+        with self._objects():
+            tree: Tree = self._commit.tree / f"{installation.root}{installation.engine}"
+            found = {
+                str(item.path).removeprefix(installation.root): item
+                for item in tree.traverse()
+                if isinstance(item, Blob) and str(item.path).endswith(".py") and item.mode & 0o170000 != _SYMLINK
+            }
+        files = []
+        errors = [Failure(shown(path), why) for path in sorted(found) if (why := misnamed(path))]
+        self._blobs = {path: blob for path, blob in found.items() if not misnamed(path)}
         for path in sorted(self._blobs):
             data = self.fetch(installation, path)
             files.append(FileEntry(path, sha256(data), len(data)))
@@ -74,12 +81,32 @@ class GitHost:
         return Manifest(tuple(files), not_looked=(NotLooked("compiled ops", no_ops),), errors=tuple(errors))
 
     def fetch(self, installation: Installation, path: str) -> bytes:
-        """One file's bytes. Raises ``OSError``."""
+        """One file's bytes.
+
+        Raises:
+            OSError: the commit has no such file.
+            IncompleteError: the repository lacks it, or keeps it damaged.
+        """
         blob = self._blobs.get(path)
         if blob is None:
             raise FileNotFoundError(f"{path} is not in {self.label}")
-        data: bytes = blob.data_stream.read()
+        with self._objects():
+            data: bytes = blob.data_stream.read()
         return data
+
+    @contextmanager
+    def _objects(self) -> Iterator[None]:
+        """Reading objects of the commit.
+
+        Raises:
+            IncompleteError: one is not there (a partial clone whose remote does not answer), or is damaged.
+        """
+        from git.exc import GitError, ODBError
+
+        try:
+            yield
+        except (ValueError, GitError, ODBError, OSError, zlib.error) as bad:
+            raise _lacking(self._repo, self._ref) from bad
 
     def read(self, installation: Installation, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """The files' bytes."""
@@ -110,8 +137,13 @@ def tags(path: Path) -> list[str]:
 
 
 def _open(path: Path) -> Repo:
-    from git import Repo
-    from git.exc import InvalidGitRepositoryError, NoSuchPathError
+    try:
+        from git import Repo
+        from git.exc import InvalidGitRepositoryError, NoSuchPathError
+    except ImportError as bad:  # it looks for the program as soon as it is imported
+        raise TargetError(
+            f"{path} cannot be read: the program git could not be started.", "Install git, or put it on PATH."
+        ) from bad
 
     try:
         return Repo(path)
@@ -120,22 +152,57 @@ def _open(path: Path) -> Repo:
 
 
 def _commit(repo: Repo, ref: str) -> Commit:
-    from git.exc import BadName, BadObject
+    from git.exc import GitError, ODBError
 
     try:
-        if not _REF.fullmatch(ref):
+        if not _REF.fullmatch(ref) or ".." in ref:  # a range is no commit
             raise ValueError(ref)
         found = repo.commit(ref)
         _ = found.tree  # a full hash is taken for a commit without looking
         return found
-    except (BadName, BadObject, ValueError, IndexError) as bad:
-        repo.close()
-        if "dubious ownership" in str(bad):
+    except (ValueError, IndexError, GitError, ODBError, OSError, zlib.error) as bad:
+        if _refused(repo):
+            repo.close()
             raise TargetError(
                 f"git refuses {repo.git_dir}: it belongs to another user.",
                 "Allow it with `git config --global --add safe.directory PATH`.",
             ) from bad
+        there, lacking = _known(repo, ref), _lacking(repo, ref)
+        repo.close()
+        if there:  # its objects are not
+            raise lacking from bad
         raise TargetError(f"{repo.git_dir} has no commit {ref!r}.", "`git tag` lists its tags.") from bad
+
+
+def _refused(repo: Repo) -> bool:
+    """Whether git does not touch the repository because it belongs to another user."""
+    from git.exc import GitCommandError
+
+    try:
+        repo.git.rev_parse("--git-dir")
+    except GitCommandError as bad:
+        return "dubious ownership" in str(bad.stderr)
+    return False
+
+
+def _known(repo: Repo, ref: str) -> bool:
+    """Whether a name leads to something; a full hash would, whether or not there is such an object."""
+    from git.exc import GitCommandError
+
+    if not _REF.fullmatch(ref) or ".." in ref or re.fullmatch(r"[0-9a-fA-F]{40,64}", ref):
+        return False
+    try:
+        repo.git.rev_parse("--verify", "--quiet", ref)
+    except GitCommandError:
+        return False
+    return True
+
+
+def _lacking(repo: Repo, ref: str) -> IncompleteError:
+    return IncompleteError(
+        f"Objects of {ref} in {repo.git_dir} are missing or damaged.",
+        "`git fsck` tells which; a partial clone must reach its remote to get them: `git fetch --refetch`.",
+    )
 
 
 def _subtree(commit: Commit, path: str) -> bool:

@@ -20,7 +20,12 @@ from specaudit.hosts.probe import environments, hardware, survey
 from specaudit.hosts.shell import LocalShell
 from specaudit.model import Environment, Server
 
-_ASK = "import json, platform, sys; print(json.dumps([sys.path[1:], platform.python_version(), sys.executable]))"
+#: Stands before the answer: what ``.pth`` files and sitecustomize print as an interpreter starts is not the answer.
+_MARK = "specaudit asks: "
+_ASK = f"""
+import json, platform, sys
+print("\\n{_MARK}" + json.dumps([sys.path[1:], platform.python_version(), sys.executable]), flush=True)
+"""
 _ELSEWHERE = "Name another place: --python PATH, dir:PATH, wheel:FILE, a machine, or a release such as vllm==0.33.0."
 #: Seconds that an interpreter may take to start (a cold one on a network file system).
 _START = 60.0
@@ -98,7 +103,11 @@ def _ask(python: str) -> tuple[list[str], str, str]:
         done = subprocess.run(
             [python, "-c", _ASK], stdin=subprocess.DEVNULL, capture_output=True, timeout=_START, check=False
         )
-        path, version, executable = json.loads(done.stdout)
+        lines = done.stdout.decode("utf-8", "replace").splitlines()
+        answer = next((line for line in lines if line.startswith(_MARK)), "")
+        if not answer:
+            raise ValueError("it gives no answer")
+        path, version, executable = json.loads(answer.removeprefix(_MARK))
     except (OSError, subprocess.TimeoutExpired, ValueError) as bad:
         raise TargetError(
             f"{python} is no Python interpreter that can be started: {bad}.", "Check the path after --python or --venv."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -49,17 +50,17 @@ def opened(target: Target, means: Means) -> Iterator[Host]:
     elif kind is Kind.FOLDER:
         from specaudit.hosts.folder import open_folder
 
-        yield open_folder(Path(target.spec[len("dir:") :]).expanduser(), target.spec, means.cache)
+        yield open_folder(_path(target.spec[len("dir:") :]), target.spec, means.cache)
     elif kind is Kind.WHEEL:
         from specaudit.hosts.wheel import WheelHost
 
-        with closing(WheelHost(Path(target.spec[len("wheel:") :]).expanduser(), means.cache)) as wheel:
+        with closing(WheelHost(_path(target.spec[len("wheel:") :]), means.cache)) as wheel:
             yield wheel
     elif kind is Kind.GIT:
         from specaudit.hosts.git import GitHost
 
         path, ref = checkout(target.spec)
-        with closing(GitHost(Path(path).expanduser(), ref, target.spec)) as commit:
+        with closing(GitHost(_path(path), ref, target.spec)) as commit:
             yield commit
     elif kind is Kind.RELEASE:
         from specaudit.hosts.release import ReleaseHost
@@ -75,3 +76,8 @@ def opened(target: Target, means: Means) -> Iterator[Host]:
         finally:
             if means.machines is None:
                 machines.close()
+
+
+def _path(text: str) -> Path:
+    """A path as the shell means it; a user who does not exist stays as written, as there."""
+    return Path(os.path.expanduser(text))

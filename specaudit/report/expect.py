@@ -8,7 +8,7 @@ from typing import get_args
 
 from specaudit.engines import ENGINES
 from specaudit.errors import UsageError
-from specaudit.model import VERDICTS, Scan, Status, Topology, Walk
+from specaudit.model import UNCOMPARED, VERDICTS, Scan, Status, Topology, Walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,9 @@ def _version(scan: Scan, of: str) -> Iterator[str]:
 
 
 def _modified(scan: Scan, of: str) -> Iterator[str]:
-    if scan.engine is not None:
+    if any(item.what == UNCOMPARED for item in scan.not_looked):
+        yield "nothing that could be compared: no RECORD of the engine could be read"
+    elif scan.engine is not None:
         yield "yes" if scan.engine.modified or scan.engine.missing or scan.engine.added else "no"
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from specaudit.errors import UsageError
+from specaudit.given import decoded
 
 #: Mode -> recipes of which one must stand in the engine.
 NEEDS = dict.fromkeys(("ddtree", "ddtree-exact"), ("ddtree", "ddtree-v1"))
@@ -46,7 +46,7 @@ def arguments(
 
 def _object(text: str) -> Mapping[str, Any]:
     try:
-        value = json.loads(text)
+        value = decoded(text)
     except ValueError as bad:
         raise UsageError(f"--speculative-config is no JSON: {bad}.", "Write '{\"method\": …}'.") from bad
     if not isinstance(value, dict):

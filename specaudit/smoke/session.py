@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from specaudit.errors import IncompleteError, UnreachableError, UsageError
+from specaudit.given import decoded
 from specaudit.hosts.bundle import bundle
 from specaudit.logs import cause, missing_module
 from specaudit.model import Target
@@ -221,7 +222,7 @@ def prompts_of(data: bytes, name: str) -> tuple[Any, ...]:
     """
     try:
         text = data.decode()
-        value = json.loads(text) if text.lstrip()[:1] == "[" else [line for line in text.splitlines() if line.strip()]
+        value = decoded(text) if text.lstrip()[:1] == "[" else [line for line in text.splitlines() if line.strip()]
     except ValueError as bad:
         raise UsageError(f"{name} holds no prompts: {bad}.", "Write one prompt per line, or a JSON list.") from bad
     fine = [

@@ -230,3 +230,32 @@ def test_a_cache_that_fills_the_disk_is_said_once_and_costs_nothing_else(
     assert (full.returncode, full.stderr.count("the cache "), full.stderr.count("\n")) == (0, 1, 1)
     free = made()
     assert (free.returncode, free.stderr, free.stdout) == (0, "", full.stdout)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_takes_a_part_of_a_document_only_is_told_as_sigpipe_is(
+    release: Callable[[str], Path], unbuffered: str
+) -> None:
+    scan = '"$0" -m specaudit scan "$1" --no-rules --json | head -c 10; exit ${PIPESTATUS[0]}'
+    done = subprocess.run(
+        ["bash", "-c", scan, sys.executable, f"dir:{release('0.20.1')}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (141, '{\n  "schem', "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_file_that_takes_a_part_of_a_document_only_is_an_error(
+    trees: list[str], tmp_path: Path, unbuffered: str
+) -> None:
+    limited = 'trap "" XFSZ; ulimit -f 4; "$0" -m specaudit scan "$@" --no-rules --json >"$FILE"'
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "FILE": str(tmp_path / "scan.json")}
+    done = subprocess.run(
+        ["bash", "-c", limited, sys.executable, trees[0]], capture_output=True, text=True, check=False, env=environment
+    )
+    assert (tmp_path / "scan.json").stat().st_size == 4096
+    assert done.returncode == 2
+    assert "stdout cannot be written: File too large" in done.stderr

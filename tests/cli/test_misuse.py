@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from specaudit.cli import run
 from specaudit.errors import Exit
+from specaudit.history import between
 
 
 @pytest.mark.parametrize(
@@ -52,3 +55,81 @@ def test_what_no_engine_takes_is_refused_before_anything_starts(words: str, caps
     assert said.out == ""
     assert option in said.err
     assert value in said.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"{option} {value}" for option in (
+            "--temperature", "--memory", "--minutes", "--limit", "--min-acceptance", "--min-agreement",
+            "--min-speedup", "--max-gap",
+        ) for value in ("nan", "inf", "-inf", "-1")),
+        *(f"{option} {value}" for option in ("--draft-tokens", "--tokens", "--count", "--repeats", "--budget")
+          for value in ("-1", "0", "9999999999")),
+        "--min-agreement 1.5", "--batch 0", "--batch ²", f"--batch {'1' * 5000}", "--limit 0", "--minutes 0",
+    ],
+)  # fmt: skip
+def test_every_number_of_smoke_has_its_range(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["smoke", "dir:/nowhere", *words.split()]) == Exit.ERROR
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert words.split()[1].partition("inf")[0][:20] in said.err
+    assert ("no batch sizes" if "--batch" in words else f"Invalid value for '{words.split()[0]}'") in said.err
+
+
+LONG = "a" * 256
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["scan", f"dir:{LONG}"], "does not exist"),
+        (["patch", "status", f"dir:{LONG}"], "does not exist"),
+        (["scan", "dir:~nobody-of-this-name/x"], "does not exist"),
+        (["scan", f"wheel:{LONG}"], "cannot be opened"),
+        (["diff", LONG, LONG], "no name of a host"),
+        (["scan", "a..b"], "no name of a host"),
+        (["scan", f"root@{'b' * 64}.example"], "no name of a host"),
+        (["scan", f"vllm=={'1' * 4400}"], "names no single release"),
+        (["history", "--from", "1" * 4400], "is no version"),
+        (["history", "--to", "1" * 4400], "is no version"),
+    ],
+)
+def test_names_and_numbers_without_measure_are_no_fault_of_the_program(
+    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("specaudit.history.releases", lambda _, first, last: between([], first, last))
+    (tmp_path / "config").touch()
+    reached = ["--ssh-config", str(tmp_path / "config")] if "host" in told and words[0] == "scan" else []
+    assert run([*words, *reached]) == Exit.ERROR
+    said = capsys.readouterr()
+    first, second = said.err.splitlines()
+    assert (said.out, told in first, "fault" in first, second[:7]) == ("", True, False, "  try: ")
+
+
+@pytest.mark.parametrize("option", ["--compare", "--prompts"])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[" * 100_000, "it is nested too deeply"),
+        (f"[{'1' * 5000}]", "it holds a number of thousands of digits"),
+        (None, "cannot be read: it has more than 64 MiB"),
+    ],
+)
+def test_a_file_of_smoke_that_is_without_measure_is_refused(
+    option: str, text: str | None, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "given.json"
+    if text is not None:
+        file.write_text(text)
+    else:
+        file = Path("/dev/zero")
+    models = ["--target", "a", "--draft", "b"]
+    assert run(["smoke", f"dir:{tmp_path}", *models, option, str(file)]) == Exit.ERROR
+    assert told in capsys.readouterr().err
+
+
+def test_a_configuration_of_smoke_that_is_nested_too_deeply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--modes", "given", "--speculative-config", "[" * 100_000]
+    assert run(["smoke", f"dir:{tmp_path}", *given]) == Exit.ERROR
+    assert "is no JSON: it is nested too deeply" in capsys.readouterr().err

@@ -296,6 +296,16 @@ def test_a_report_that_cannot_be_written_any_more_takes_no_other_with_it(
     ), "it is told before the documents are read"
 
 
+def test_a_run_of_no_scans_passes_no_gate(program: Program, documents: dict[str, Path], tmp_path: Path) -> None:
+    empty = tmp_path / "empty.json"
+    empty.write_text('{"schema":"specaudit/run/1","scans":[]}')
+    full = str(documents["0.33.0"])
+    for arguments in ([], ["--fail-on", "low"], ["--expect", "runner=v2"], [full], ["--format", f"html={tmp_path}/x"]):
+        said = program("report", str(empty), *arguments)
+        assert (said.code, said.out) == (2, "")
+        assert f"{empty} holds no scan" in said.err
+
+
 def test_a_file_that_is_no_scan_document(program: Program, tmp_path: Path) -> None:
     for number, text in enumerate(("", "{", "[]", '{"schema": "other"}', '{"schema": "specaudit/scan/1"}')):
         file = tmp_path / f"{number}.json"

@@ -243,7 +243,7 @@ def test_an_editable_installation_is_read_where_it_lives(tmp_path: Path) -> None
     assert paths(host.manifest(found)) == ["vllm/__init__.py", "vllm/marker.py"]
 
 
-@pytest.mark.parametrize("told", ["", "{", "[]", '{"url": 3}', '{"dir_info": 1, "url": "file:///"}'])
+@pytest.mark.parametrize("told", ["", "{", "[]", '{"url": 3}', '{"dir_info": 1, "url": "file:///"}', "[" * 100_000])
 def test_nonsense_in_direct_url_is_no_editable_installation(tmp_path: Path, told: str) -> None:
     package(tmp_path)
     dist_info(tmp_path, "1.0", **{"direct_url.json": told})

@@ -48,6 +48,25 @@ def test_an_environment_without_an_engine_is_answered_with_what_to_do() -> None:
     assert "--python" in refused.value.hint
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import sys; print('hello')",
+        "import sys; sys.stdout.write('no end of line')",
+        "import atexit; atexit.register(print, '[1, 2, 3]')",
+        "import sys; sys.stdout.buffer.write(bytes(range(128, 256)))",
+    ],
+)
+def test_what_an_environment_prints_as_it_starts_is_not_the_answer(tmp_path: Path, line: str) -> None:
+    venv.create(tmp_path, symlinks=True, with_pip=False)
+    (site,) = tmp_path.glob("lib/python3*/site-packages")
+    (site / "vllm").mkdir()
+    (site / "vllm/__init__.py").touch()
+    (site / "loud.pth").write_text(line + "\n")
+    (found,) = LocalHost(str(tmp_path / "bin/python")).installations(ENGINES)
+    assert found.root == str(site)
+
+
 @pytest.mark.parametrize("python", ["/no/such/python", "/bin/false", "/bin/echo"])
 def test_what_is_no_interpreter_is_named(python: str) -> None:
     with pytest.raises(TargetError, match="no Python interpreter"):

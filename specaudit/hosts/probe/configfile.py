@@ -70,5 +70,5 @@ def _plain(value: str) -> str:
 def _typed(value: str) -> Any:
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"null": None, "~": None, "true": True, "false": False}.get(value.lower(), _plain(value))

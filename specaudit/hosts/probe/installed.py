@@ -188,7 +188,7 @@ def _editable_root(info: str, engine: str) -> str:
         told = json.loads(reading.text(os.path.join(info, "direct_url.json")) or "{}")
         editable = told.get("dir_info", {}).get("editable") is True
         place = unquote(urlsplit(told.get("url", "")).path)
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return ""
     if not editable or not place:
         return ""

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from threading import Event
+from typing import Any
 
 import paramiko
 
@@ -35,7 +36,7 @@ def dial(destination: str, config: SshConfig, options: SshOptions, ended: Event)
     seconds = config.number("connecttimeout", options.timeouts.tcp)
     source = config.first("bindaddress")
     error: OSError = OSError("no address")
-    for kind, _, _, _, address in socket.getaddrinfo(config.host, config.port, family, socket.SOCK_STREAM):
+    for kind, _, _, _, address in _addresses(config, family):
         stream = socket.socket(kind, socket.SOCK_STREAM)
         try:
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -51,6 +52,21 @@ def dial(destination: str, config: SshConfig, options: SshOptions, ended: Event)
             stream.close()
             error = failure
     raise error
+
+
+def _addresses(config: SshConfig, family: int) -> list[tuple[Any, ...]]:
+    """What the host's name stands for.
+
+    Raises:
+        OSError: nothing. ConfigurationError: it cannot be a name.
+    """
+    try:
+        return list(socket.getaddrinfo(config.host, config.port, family, socket.SOCK_STREAM))
+    except UnicodeError as bad:
+        raise ConfigurationError(
+            f"{config.host} is no name of a host: a part between dots is empty, or too long.",
+            "Check how it is written, and HostName in ssh's configuration.",
+        ) from bad
 
 
 def _connected(stream: socket.socket, address: tuple[object, ...], until: float, ended: Event) -> bool:
