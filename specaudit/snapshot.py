@@ -126,7 +126,7 @@ def _checked(host: Direct, installation: Installation, files: Mapping[str, FileE
     def read(path: str) -> bytes:
         data = host.fetch(installation, path)
         if sha256(data) != files[path].sha256:
-            raise OSError(f"{path} changed while it was being examined")
+            raise OSError("its content is another one now")
         return data
 
     return read

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from specaudit.advice import filled, named
@@ -22,6 +23,7 @@ from specaudit.targets import Kind, kind_of
 if TYPE_CHECKING:
     from specaudit.hosts.machines import Machines
 
+_NAME_IT = "Name the folder that holds it."
 #: Kinds of targets that are no installed engine: they can be read only.
 _SOURCES = (Kind.WHEEL, Kind.GIT, Kind.RELEASE)
 
@@ -131,7 +133,7 @@ def place(
     with filled(asked), opened(target, Means(cache, lambda path: True, progress, consent, machines)) as host:
         found = host.installations(names)
         if not found:
-            raise TargetError(f"{host.label} holds none of: {', '.join(names)}.", "Name the folder that holds it.")
+            raise TargetError(f"{host.label} holds none of: {', '.join(names)}.", _kept(target, names) or _NAME_IT)
         client = None
         if not is_source(target):
             client = AgentClient(_caller(host), found[0].root, found[0].engine, label=target.spec)
@@ -141,6 +143,15 @@ def place(
 def is_source(target: Target) -> bool:
     """Whether a target is no installed engine, so that nothing can be changed or run there."""
     return kind_of(target.spec) in _SOURCES
+
+
+def _kept(target: Target, engines: tuple[str, ...]) -> str:
+    """Says what the agent kept beside an engine that was uninstalled since: no command reaches it any more."""
+    if kind_of(target.spec) is not Kind.FOLDER:
+        return ""
+    root = Path(target.spec[len("dir:") :]).expanduser()
+    kept = [str(folder) for name in engines if (folder := root / f".specaudit-{name}").is_dir()]
+    return f"An engine that was patched there is gone; remove what was kept of it: {', '.join(kept)}." if kept else ""
 
 
 def _caller(host: Host) -> Caller:

@@ -9,6 +9,7 @@ import platform
 import pty
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -326,6 +327,23 @@ def test_a_journal_that_cannot_be_read_can_be_forgotten_as_its_error_says(
     assert str(journal) in err
     assert not journal.parent.exists()
     assert run(["patch", "forget", engine]) == Exit.CLEAN
+
+
+def test_what_is_kept_of_an_engine_that_was_uninstalled_is_named(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["patch", engine, "--recipe", "lookahead-slots", "--yes"])
+    shutil.rmtree(Path(engine[4:], "vllm"))
+    capsys.readouterr()
+    for command in ("status", "forget"):
+        assert run(["patch", command, engine]) == Exit.ERROR
+        assert capsys.readouterr().err.endswith(
+            "  try: An engine that was patched there is gone; remove what was kept of it: "
+            f"{engine[4:]}/.specaudit-vllm.\n"
+        )
+    shutil.rmtree(Path(engine[4:], ".specaudit-vllm"))
+    assert run(["patch", "status", engine]) == Exit.ERROR
+    assert capsys.readouterr().err.endswith("try: Name the folder that holds it.\n")
 
 
 def test_json_is_alone_on_stdout(engine: str, capsys: pytest.CaptureFixture[str]) -> None:

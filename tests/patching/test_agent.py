@@ -419,8 +419,10 @@ def test_a_file_in_the_place_of_the_agents_folder_is_refused(site: Path, agent: 
 def test_a_scratch_file_that_is_a_link_is_not_written_through(site: Path, agent: AgentClient, tmp_path: Path) -> None:
     apply(agent, site, "one", (tree.PLAIN,))
     (tmp_path / "victim").write_text("theirs\n")
-    (site / ".specaudit-vllm/journal.json.new").symlink_to(tmp_path / "victim")
     apply(agent, site, "two", (tree.HOOK,))
+    (site / ".specaudit-vllm/journal.json.new").symlink_to(tmp_path / "victim")
+    agent.revert(["two"])
+    assert agent.status().recipes == ("one",)
     assert (tmp_path / "victim").read_text() == "theirs\n"
 
 

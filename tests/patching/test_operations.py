@@ -439,7 +439,9 @@ def test_a_file_that_another_run_changes_during_the_plan_is_to_be_planned_again(
         write(work, present)
 
     monkeypatch.setattr(recipe, "write", overtaken)
-    with pytest.raises(PatchError, match=r"vllm/config/vllm\.py is gone or changed while") as refused:
+    with pytest.raises(
+        PatchError, match=r"vllm/config/vllm\.py is gone or changed while it was being examined: (No such|its content)"
+    ) as refused:
         prepare(opened(site), [recipe])
     assert (refused.value.code, refused.value.hint) == (
         Exit.ERROR, "Plan again: specaudit patch TARGET --recipe NAME.",
