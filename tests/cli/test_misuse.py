@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specaudit.cli import run
-from specaudit.errors import Exit
+from specaudit.errors import Exit, TargetError
 from specaudit.history import between
 
 
@@ -98,7 +98,8 @@ LONG = "a" * 256
 def test_names_and_numbers_without_measure_are_no_fault_of_the_program(
     words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("specaudit.history.releases", lambda _, first, last: between([], first, last))
+    none = TargetError("none", "none")
+    monkeypatch.setattr("specaudit.history.releases", lambda _, first, last: between([], first, last, none))
     (tmp_path / "config").touch()
     reached = ["--ssh-config", str(tmp_path / "config")] if "host" in told and words[0] == "scan" else []
     assert run([*words, *reached]) == Exit.ERROR

@@ -328,7 +328,7 @@ def test_what_is_wrong_on_the_command_line_is_said(
         (["--prompts", "/nowhere"], "cannot be read"),
         (["--prompts", str(tmp_path / "empty.txt")], "holds no prompts"),
         (["--env", "X"], "is no NAME=VALUE"),
-        (["--compare", "/nowhere"], "is no earlier result"),
+        (["--compare", "/nowhere"], "cannot be read"),
         (["--attach", "vllm-000000"], "there is no run vllm-000000"),
     ):
         assert program([*command(engine), *more]) == Exit.ERROR
