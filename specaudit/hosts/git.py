@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -137,13 +138,16 @@ def tags(path: Path) -> list[str]:
 
 
 def _open(path: Path) -> Repo:
+    absent = TargetError(
+        f"{path} cannot be read: the program git could not be started.", "Install git, or put it on PATH."
+    )
     try:
-        from git import Repo
+        from git import Git, Repo
         from git.exc import InvalidGitRepositoryError, NoSuchPathError
-    except ImportError as bad:  # it looks for the program as soon as it is imported
-        raise TargetError(
-            f"{path} cannot be read: the program git could not be started.", "Install git, or put it on PATH."
-        ) from bad
+    except ImportError as bad:  # it looks for the program as soon as it is imported, unless it is told not to mind
+        raise absent from bad
+    if shutil.which(Git.GIT_PYTHON_GIT_EXECUTABLE or "git") is None:
+        raise absent
 
     try:
         return Repo(path)

@@ -70,15 +70,18 @@ def test_an_object_that_was_emptied(checkout: Path, capfd: Captured, kind: str) 
     assert (code, "missing or damaged" in said, "another user" in said) == (3, True, False)
 
 
+@pytest.mark.parametrize("refresh", ["", "quiet"])
 @pytest.mark.parametrize("words", [["scan", "git:{}@v1.0"], ["history", "--git", "{}"]])
-def test_without_the_program_git_what_to_install_is_said(checkout: Path, tmp_path: Path, words: list[str]) -> None:
+def test_without_the_program_git_what_to_install_is_said(
+    checkout: Path, tmp_path: Path, words: list[str], refresh: str
+) -> None:
     (tmp_path / "empty").mkdir()
     done = subprocess.run(
         [sys.executable, "-m", "specaudit", *(word.format(checkout) for word in words), "-q"],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PATH": str(tmp_path / "empty")},
+        env={**os.environ, "PATH": str(tmp_path / "empty"), "GIT_PYTHON_REFRESH": refresh},
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "the program git could not be started" in done.stderr
