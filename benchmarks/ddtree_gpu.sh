@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything about DDTree that needs a GPU, in one call: tests, memory and race checks, then the figures. Five minutes.
+# Everything about DDTree that needs a GPU, in one call: tests, memory and race checks, then the figures. Six minutes.
 # usage: benchmarks/ddtree_gpu.sh [FOLDER for the results]
 set -u -o pipefail
 cd "$(dirname "$0")/.."
@@ -28,3 +28,4 @@ fi
 
 # last and alone: nothing else may run on the GPU meanwhile
 python3 benchmarks/ddtree.py --json "$out/ddtree.json" 2>&1 | tee "$out/ddtree.txt"
+python3 benchmarks/ddtree_attention.py --json "$out/attention.json" 2>&1 | tee "$out/attention.txt"
