@@ -77,7 +77,7 @@ def answers(scan: Scan, *, below: bool = False) -> list[tuple[str, str]]:
         lines.append(("unknown", "all of it: the code could not be classified, for the reason told below"))
     else:
         lines += [
-            ("runner", _runner_line(scan.runners)),
+            ("runner", _runner_line(scan.runners, sure=not scan.errors)),
             ("proposer", _proposer_line(scan)),
             ("verifier", _verifier_line(scan)),
             ("tree", _tree_line(scan)),
@@ -98,7 +98,8 @@ def answers(scan: Scan, *, below: bool = False) -> list[tuple[str, str]]:
     return lines
 
 
-def _runner_line(runners: Sequence[Runner]) -> str:
+def _runner_line(runners: Sequence[Runner], sure: bool) -> str:
+    """Not sure: a file that could not be read may hold what seems to be absent."""
     if not runners:
         return "no runner of speculative decoding was found"
     groups: dict[str, list[str]] = {}
@@ -108,6 +109,7 @@ def _runner_line(runners: Sequence[Runner]) -> str:
     said: list[str] = []
     for label, names in sorted(groups.items(), key=lambda item: -len(item[1])):
         decided = " (the model decides)" if " or " in label else ""
+        label = "not known" if label == "none" and not sure else label
         said.append(label + decided + (f" for {', '.join(names)}" if said else " by default"))
     return "; ".join(said + _otherwise(runners))
 

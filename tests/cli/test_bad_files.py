@@ -243,6 +243,13 @@ def test_a_method_whose_proposer_cannot_be_read_keeps_its_runner_and_drafts_nobo
     assert f"not examined: {path}: " in capfd.readouterr().out
 
 
+def test_a_runner_that_cannot_be_read_is_not_called_absent(engine: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    broken(engine / "vllm/v1/worker/gpu_model_runner.py", "syntax")
+    assert run(["scan", f"dir:{engine}", "--no-rules", "--brief"]) == 3
+    said = " ".join(capfd.readouterr().out.split())
+    assert ("runner not known by default" in said, "none by default" in said) == (True, False)
+
+
 @pytest.mark.parametrize("path", ["vllm/config/speculative.py", "vllm/v1/worker/gpu_model_runner.py"])
 def test_a_path_that_cannot_be_told_for_a_file_is_not_called_refused(
     engine: Path, capfd: pytest.CaptureFixture[str], path: str
