@@ -213,7 +213,8 @@ def _error(label: str, operation: str, error: Mapping[str, Any], blobs: Mapping[
         if error.get("left"):
             message += f" Left, because specaudit did not make what is there: {', '.join(error['left'])}."
     if kind == "path":
-        return IntegrityError(message, "The plan names a file outside the engine; report it.")
+        hint = "Nothing was changed. A folder of the engine is a link to elsewhere: put the folder itself in its place."
+        return IntegrityError(message, hint)
     if kind == "foreign":
         message += "\n" + "".join(_difference(f, blobs) for f in error.get("foreign", ()))
     return JournalError(message, hint) if kind == "journal" else RefusedError(kind, message, hint)

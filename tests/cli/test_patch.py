@@ -430,3 +430,17 @@ def test_what_cannot_be_done_says_what_to_do(engine: str, capsys: pytest.Capture
     said = capsys.readouterr().out
     assert "gdn-state-index 1\n" in said
     assert [line for line in said.splitlines() if len(line) > 80] == []
+
+
+def test_a_folder_of_the_engine_that_is_a_link_elsewhere_is_left_alone(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(engine[4:], "vllm/v1/core")
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    before = Path(engine[4:], SCHEDULER).read_bytes()
+    assert run(["patch", engine, "--recipe", "lookahead-slots", "--yes", "--no-diff"]) != Exit.CLEAN
+    err = capsys.readouterr().err
+    assert f"{SCHEDULER} leads out of" in err
+    assert "A folder of the engine is a link to elsewhere" in err
+    assert Path(engine[4:], SCHEDULER).read_bytes() == before
