@@ -12,6 +12,14 @@ from ..layout import Tree
 from .state import TreeState
 
 
+@triton.jit
+def _store_chain(Chains, slot, First, stride, K, DEPTHS: tl.constexpr):
+    """A slot's greedy chain: K ids from `First` on, `stride` apart."""
+    place = tl.arange(0, DEPTHS)
+    token = tl.load(First + place * stride, mask=place < K)
+    tl.store(Chains + slot * K + place, token.to(tl.int64), mask=place < K)
+
+
 @relaunched
 @triton.jit
 def _chain_kernel(
@@ -20,9 +28,7 @@ def _chain_kernel(
 ):  # fmt: skip
     slot = tl.load(Slots + tl.program_id(0)).to(tl.int64)
     if slot >= 0:
-        place = tl.arange(0, DEPTHS)
-        token = tl.load(Tokens + tl.program_id(0) * K + place, mask=place < K)
-        tl.store(Chains + slot * K + place, token, mask=place < K)
+        _store_chain(Chains, slot, Tokens + tl.program_id(0) * K, 1, K, DEPTHS)
         row = tl.arange(0, BLOCK)
         inside = row < R
         used = row <= length
@@ -92,9 +98,7 @@ def _scatter_kernel(
     b = tl.program_id(0)
     slot = tl.load(Slots + b).to(tl.int64)
     if slot >= 0:
-        place = tl.arange(0, DEPTHS)
-        token = tl.load(Ids + b * ids_request + place * ids_position, mask=place < K)
-        tl.store(Chains + slot * K + place, token.to(tl.int64), mask=place < K)
+        _store_chain(Chains, slot, Ids + b * ids_request, ids_position, K, DEPTHS)
         row = tl.arange(0, BLOCK)
         inside = row < R
         source = b * R + row
