@@ -31,9 +31,9 @@ from ddtree import CUDA, Figures, line, medians
 from torch import Tensor
 
 try:
-    from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func, get_scheduler_metadata
+    from flash_3 import Call
 except ImportError:
-    flash_attn_varlen_func = None
+    Call = None  # type: ignore[assignment,misc]
 
 from specaudit.ddtree import attention
 from specaudit.ddtree.layout import pack_bits, unpack_bits
@@ -41,7 +41,6 @@ from specaudit.ddtree.layout import pack_bits, unpack_bits
 HEADS, KV_HEADS, SIZE, BLOCK, LAYERS = 32, 8, 128, 16, 36
 SCALE = SIZE**-0.5
 CACHE_BYTES = 8 << 30
-SPLITS_3 = 32  # what vLLM allows in its graphs
 # batch, nodes, context: no multiple of a tile, as almost every context
 SHAPES = tuple((batch, nodes, context) for context in (300, 4100) for batch in (1, 8) for nodes in (16, 64))
 Operation = Callable[[], object]
@@ -136,42 +135,10 @@ class Case:
         self, layer: Layer, keys: Tensor, schedule: Tensor | None = None, causal: bool = False
     ) -> tuple[Tensor, Tensor]:
         """As `flash`, through the block table."""
-        out, lse, *_ = flash_attn_varlen_func(
-            q=layer.query,
-            k=layer.cache[0],
-            v=layer.cache[1],
-            cu_seqlens_q=self.row_starts,
-            max_seqlen_q=self.rows,
-            seqused_k=keys,
-            max_seqlen_k=self.capacity,
-            softmax_scale=SCALE,
-            causal=causal,
-            block_table=self.block_table,
-            return_softmax_lse=True,
-            scheduler_metadata=self.schedule_3(keys, causal) if schedule is None else schedule,
-            fa_version=3,
-            num_splits=SPLITS_3,
-        )
-        return out, lse
+        return self.call_3().attend(layer.query, *layer.cache, keys, causal, schedule)
 
-    def schedule_3(self, keys: Tensor, causal: bool = False) -> Tensor:
-        """Once a step for all layers."""
-        made: Tensor = get_scheduler_metadata(
-            batch_size=self.batch,
-            max_seqlen_q=self.rows,
-            max_seqlen_k=self.capacity,
-            num_heads_q=HEADS,
-            num_heads_kv=KV_HEADS,
-            headdim=SIZE,
-            cache_seqlens=keys,
-            qkv_dtype=torch.bfloat16,
-            cu_seqlens_q=self.row_starts,
-            page_size=BLOCK,
-            causal=causal,
-            window_size=(-1, -1),
-            num_splits=SPLITS_3,
-        )
-        return made
+    def call_3(self) -> Call:
+        return Call(HEADS, KV_HEADS, SIZE, BLOCK, self.rows, self.capacity, self.row_starts, self.block_table)
 
     def context_3_and_tree(self, layer: Layer, schedule: Tensor | None = None) -> Tensor:
         out, lse = self.flash_3(layer, self.root_lens, schedule)
@@ -302,7 +269,7 @@ def section_errors() -> Figures:
             "sdpa": case.sdpa(layer, case.visible()),
         }
         chains = {}
-        if flash_attn_varlen_func is not None:
+        if Call is not None:
             results["flash 3 + tree"] = case.context_3_and_tree(layer)
             chains["chain: stock flash 3, causal"] = case.flash_3(layer, case.full_lens, causal=True)[0]
         figure: Figures = {name: error(got, exact) for name, got in results.items()}
@@ -343,8 +310,8 @@ def section_tree() -> Figures:
             "written, context": case.every(partial(case.written, tree=False)),
             "written, context + tree": case.every(partial(case.written, tree=True)),
         }
-        if flash_attn_varlen_func is not None:
-            schedule = case.schedule_3(case.root_lens)
+        if Call is not None:
+            schedule = case.call_3().schedule(case.root_lens, causal=False)
             arms["context 3"] = case.every(partial(case.flash_3, keys=case.root_lens, schedule=schedule))
             arms["3 + tree"] = case.every(partial(case.context_3_and_tree, schedule=schedule))
         figure: Figures = medians(arms)

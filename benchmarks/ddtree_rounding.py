@@ -20,8 +20,8 @@ from types import SimpleNamespace
 import torch
 import triton
 from ddtree import CUDA, Figures, line, medians
+from flash_3 import SPLITS, Call
 from torch import Tensor
-from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func, get_scheduler_metadata
 
 from specaudit.ddtree import attention
 from specaudit.ddtree.engine.context import rows_alone
@@ -30,7 +30,7 @@ from specaudit.ddtree.engine.exact_setup import schedule_layout
 from specaudit.ddtree.engine.schedule import RUNS, flash_blocks, order_of, rounded
 from specaudit.ddtree.layout import pack_bits
 
-BLOCK, HORIZON, SPLITS, LAYERS, LONGEST = 16, 15, 32, 36, 2048
+BLOCK, HORIZON, LAYERS, LONGEST = 16, 15, 36, 2048
 
 
 @dataclass
@@ -106,42 +106,11 @@ class Case:
     ) -> tuple[Tensor, Tensor]:
         rows = rows or self.rows
         query = self.queries[layer].view(self.batch, self.rows, self.heads, self.size)[:, :rows].flatten(0, 1)
-        starts = self.starts // self.rows * rows if rows != self.rows else self.starts
-        out, lse, *_ = flash_attn_varlen_func(
-            q=query,
-            k=self.caches[layer][0],
-            v=self.caches[layer][1],
-            cu_seqlens_q=starts,
-            max_seqlen_q=rows,
-            seqused_k=lens,
-            max_seqlen_k=2048,
-            softmax_scale=self.size**-0.5,
-            causal=causal,
-            block_table=self.table,
-            return_softmax_lse=True,
-            scheduler_metadata=self.schedule(lens, causal, rows, starts) if schedule is None else schedule,
-            fa_version=3,
-            num_splits=SPLITS,
-        )
-        return out, lse
+        return self.call(rows).attend(query, *self.caches[layer], lens, causal, schedule)
 
-    def schedule(self, lens: Tensor, causal: bool, rows: int, starts: Tensor) -> Tensor:
-        made: Tensor = get_scheduler_metadata(
-            batch_size=self.batch,
-            max_seqlen_q=rows,
-            max_seqlen_k=2048,
-            num_heads_q=self.heads,
-            num_heads_kv=self.kv_heads,
-            headdim=self.size,
-            cache_seqlens=lens,
-            qkv_dtype=torch.bfloat16,
-            cu_seqlens_q=starts,
-            page_size=BLOCK,
-            causal=causal,
-            window_size=(-1, -1),
-            num_splits=SPLITS,
-        )
-        return made
+    def call(self, rows: int) -> Call:
+        starts = self.starts // self.rows * rows if rows != self.rows else self.starts
+        return Call(self.heads, self.kv_heads, self.size, BLOCK, rows, LONGEST, starts, self.table)
 
     def alone(self, layer: int) -> Tensor:
         """Every row a sequence of its own, by the engine's own call."""
@@ -209,8 +178,8 @@ def times() -> Figures:
                 case = Case(*shape, batch, context, nodes, layers=LAYERS)
                 chain = Case(*shape, batch, context, layers=LAYERS)
                 whole, root = chain.full(context + chain.rows), case.full(context + 1)
-                by_root = case.schedule(root, False, case.rows, case.starts)
-                by_chain = chain.schedule(whole, True, chain.rows, chain.starts)
+                by_root = case.call(case.rows).schedule(root, causal=False)
+                by_chain = chain.call(chain.rows).schedule(whole, causal=True)
                 arms = {
                     "chain": [partial(chain.flash, i, whole, True, None, by_chain) for i in range(LAYERS)],
                     "exact": [partial(case.alone, i) for i in range(LAYERS)],
