@@ -15,6 +15,7 @@ SpecauditError                  exit 2
 │   └── AnswerError             exit 3   what a machine sent is not what it announced, or makes no sense
 ├── CacheError                  exit 2   the cache folder cannot be used
 └── PatchError                  exit 2   a change could not be made, and was undone
+    ├── RefusedError            exit 2   a machine's agent refused it, or undid it
     ├── JournalError            exit 2   because what a machine keeps of earlier changes cannot be read
     └── LeftError               exit 130 Ctrl-C came after a change was sent: it may stand
 """

@@ -21,14 +21,14 @@ def contents(file: Path, limit: int) -> bytes:
     return data
 
 
-def decoded(text: str | bytes) -> Any:
-    """The value that a JSON text stands for.
+def decoded(text: str | bytes, **hooks: Any) -> Any:
+    """The value that a JSON text stands for; hooks are those of `json.loads`.
 
     Raises:
         ValueError: it is none, or one that Python does not hold.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, **hooks)
     except RecursionError as bad:
         raise ValueError("it is nested too deeply") from bad
     except ValueError as bad:

@@ -12,7 +12,7 @@ import typer
 
 from specaudit.cli.root import sub_app
 from specaudit.errors import Exit
-from specaudit.lines import hanging
+from specaudit.lines import Line, hanging
 from specaudit.words import counted
 
 if TYPE_CHECKING:
@@ -37,9 +37,14 @@ def list_rules(rules: Folders = None) -> None:
     from specaudit.ruling.store import rulebook
 
     found = rulebook(rules or ()).rules
-    show_lines([(f"{'severity':<9} {'runner':<7} id", "dim")])
-    for r in found:
-        show_lines([(f"{r.severity:<9} {r.runner:<7} {r.id}", "bold"), *hanging("    ", r.title)])
+    show_lines(_listed(found))
+
+
+def _listed(rules: Iterable[Rule]) -> Iterator[Line]:
+    yield f"{'severity':<9} {'runner':<7} id", "dim"
+    for rule in rules:
+        yield f"{rule.severity:<9} {rule.runner:<7} {rule.id}", "bold"
+        yield from hanging("    ", rule.title)
 
 
 @app.command()

@@ -86,17 +86,16 @@ def read_configuration(text: str) -> dict[str, str | None]:
     Raises:
         ConfigurationError: neither JSON nor a readable file with JSON; or not an object of plain values.
     """
-    import json
+    from specaudit.given import decoded
 
     source = "--speculative-config"
     text = text.removeprefix("\ufeff")
     if not text.lstrip().startswith("{"):
         source, text = text, _read(text)
     try:
-        values = json.loads(text, object_pairs_hook=partial(_object, source), parse_constant=partial(_refused, source))
-    except (ValueError, RecursionError) as bad:
-        why = "it holds a number of thousands of digits" if "int_max_str_digits" in str(bad) else bad
-        raise ConfigurationError(f"{source} is no JSON: {why}.", "Check quotes and commas.") from bad
+        values = decoded(text, object_pairs_hook=partial(_object, source), parse_constant=partial(_refused, source))
+    except ValueError as bad:
+        raise ConfigurationError(f"{source} is no JSON: {bad}.", "Check quotes and commas.") from bad
     if not isinstance(values, dict):
         raise ConfigurationError(f"{source} is no JSON object.", 'Write the options as {"name": value, …}.')
     return {name: _setting(value) for name, value in values.items()}

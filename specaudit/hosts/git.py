@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 #: Folders of a checkout that may hold the package.
 _ROOTS = ("", "python/", "src/")
-_REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./+-]*")
+#: A name of a commit; a range (``a..b``) is none.
+_REF = re.compile(r"(?!.*[.][.])[A-Za-z0-9][A-Za-z0-9_./+-]*")
 _SYMLINK = 0o120000
 
 
@@ -72,8 +73,9 @@ class GitHost:
                 if isinstance(item, Blob) and str(item.path).endswith(".py") and item.mode & 0o170000 != _SYMLINK
             }
         files = []
-        errors = [Failure(shown(path), why) for path in sorted(found) if (why := misnamed(path))]
-        self._blobs = {path: blob for path, blob in found.items() if not misnamed(path)}
+        wrong = {path: why for path in sorted(found) if (why := misnamed(path))}
+        errors = [Failure(shown(path), why) for path, why in wrong.items()]
+        self._blobs = {path: blob for path, blob in found.items() if path not in wrong}
         for path in sorted(self._blobs):
             data = self.fetch(installation, path)
             files.append(FileEntry(path, sha256(data), len(data)))
@@ -159,7 +161,7 @@ def _commit(repo: Repo, ref: str) -> Commit:
     from git.exc import GitError, ODBError
 
     try:
-        if not _REF.fullmatch(ref) or ".." in ref:  # a range is no commit
+        if not _REF.fullmatch(ref):
             raise ValueError(ref)
         found = repo.commit(ref)
         _ = found.tree  # a full hash is taken for a commit without looking
@@ -193,7 +195,7 @@ def _known(repo: Repo, ref: str) -> bool:
     """Whether a name leads to something; a full hash would, whether or not there is such an object."""
     from git.exc import GitCommandError
 
-    if not _REF.fullmatch(ref) or ".." in ref or re.fullmatch(r"[0-9a-fA-F]{40,64}", ref):
+    if not _REF.fullmatch(ref) or re.fullmatch(r"[0-9a-fA-F]{40,64}", ref):
         return False
     try:
         repo.git.rev_parse("--verify", "--quiet", ref)

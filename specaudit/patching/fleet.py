@@ -161,12 +161,12 @@ def _one(target: Target, prepared: Prepared, open_place: Open, imports: bool, jo
     undone_badly = isinstance(error, RefusedError) and error.kind in _BEGUN
     if not ours and not undone_badly:
         return Applied(target, notes=notes, error=error)
-    return _reverted(target, prepared, ours, open_place, error, notes, journals)
+    return _reverted(target, prepared.asked, ours, open_place, error, notes, journals)
 
 
 def _reverted(
     target: Target,
-    prepared: Prepared,
+    asked: str,
     recipes: tuple[str, ...],
     open_place: Open,
     error: SpecauditError,
@@ -184,7 +184,7 @@ def _reverted(
                 return Applied(target, None, (*notes, *more), error, reverted=True)
             return Applied(target, None, notes, error)
     except SpecauditError as bad:
-        left = f"{target.spec} could not be taken back: {bad.message} Run: specaudit patch revert {prepared.asked}"
+        left = f"{target.spec} could not be taken back: {bad.message} Run: specaudit patch revert {asked}"
         return Applied(target, None, (*notes, left), error)
 
 

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -145,13 +146,12 @@ def folders(search_path: Iterable[str]) -> list[str]:
     """
     found: dict[tuple[int, int], str] = {}
     for entry in search_path:
-        if not entry or not os.path.isdir(entry):
-            continue
         try:
             facts = os.stat(entry)
-        except OSError:  # it went away
+        except (OSError, ValueError):  # nothing is there, or it is no path
             continue
-        found.setdefault((facts.st_dev, facts.st_ino), os.path.abspath(entry))
+        if stat.S_ISDIR(facts.st_mode):
+            found.setdefault((facts.st_dev, facts.st_ino), os.path.abspath(entry))
     return list(found.values())
 
 
