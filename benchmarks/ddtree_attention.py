@@ -160,6 +160,7 @@ class Case:
         lse: Tensor,
         root_in_context: bool = True,
         tile: attention.Tile | None = None,
+        merged: Tensor | None = None,
     ) -> None:
         attention.tree_attention(
             out,
@@ -172,6 +173,7 @@ class Case:
             max_rows=self.rows,
             scale=SCALE,
             slot_mapping=self.slots,
+            merged=merged,
             root_in_context=root_in_context,
             tile=tile,
         )
@@ -235,10 +237,11 @@ class Case:
         )
         return out.transpose(1, 2).reshape(self.total, HEADS, SIZE)
 
-    def exact(self, layer: Layer) -> Tensor:
-        """fp64."""
-        visible = self.visible()
-        result = []
+    def exact(self, layer: Layer, visible: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(out [T, Hq, D], lse [Hq, T]) in fp64, over context and tree, or over the keys that visible
+        [B, R, context + R] has."""
+        visible = self.visible() if visible is None else visible
+        outs, lses = [], []
         for b in range(self.batch):
             key, value = (
                 x.view(self.batch, self.capacity, KV_HEADS, SIZE)[b, : self.context + self.rows].double()
@@ -247,9 +250,19 @@ class Case:
             query = layer.query[b * self.rows : (b + 1) * self.rows].double()
             group = HEADS // KV_HEADS
             scores = torch.einsum("nhd,mhd->hnm", query, key.repeat_interleave(group, 1)) * SCALE
-            weights = scores.masked_fill(~visible[b], float("-inf")).softmax(-1)
-            result.append(torch.einsum("hnm,mhd->nhd", weights, value.repeat_interleave(group, 1)))
-        return torch.cat(result)
+            scores = scores.masked_fill(~visible[b], float("-inf"))
+            outs.append(torch.einsum("hnm,mhd->nhd", scores.softmax(-1), value.repeat_interleave(group, 1)))
+            lses.append(scores.logsumexp(-1))
+        return torch.cat(outs), torch.cat(lses, 1)
+
+    def tree_after_exact_context(self, layer: Layer) -> Tensor:
+        """What the tree part alone does to the error: its context part has fp32 of an fp64 result."""
+        visible = self.visible()
+        visible[:, :, self.context + 1 :] = False
+        out, lse = (x.float() for x in self.exact(layer, visible))
+        merged = torch.empty_like(layer.query)
+        self.tree(layer, out, lse, merged=merged)
+        return merged
 
     def every(self, operation: Callable[[Layer], object]) -> list[Operation]:
         return [partial(operation, self.layers[i % len(self.layers)]) for i in range(LAYERS)]
@@ -260,11 +273,13 @@ def section_errors() -> Figures:
     figures: Figures = {}
     for batch, nodes, context in (*SHAPES, (1, 64, 32768)):
         case = Case(batch, nodes, context)
-        layer, exact = case.layers[0], case.exact(case.layers[0])
+        layer = case.layers[0]
+        exact, _ = case.exact(layer)
         causal = case.flash(layer, case.full_lens, causal=True)[0]
         chain = torch.ones(case.rows, case.rows, dtype=torch.bool, device=CUDA).tril()
         results = {
             "flash + tree": case.context_and_tree(layer),
+            "exact context + tree": case.tree_after_exact_context(layer),
             "paged": case.paged(layer, case.scratch(case.splits)),
             "sdpa": case.sdpa(layer, case.visible()),
         }
@@ -274,7 +289,7 @@ def section_errors() -> Figures:
             chains["chain: stock flash 3, causal"] = case.flash_3(layer, case.full_lens, causal=True)[0]
         figure: Figures = {name: error(got, exact) for name, got in results.items()}
         case.ancestors = pack_bits(chain).expand(batch, -1, -1).contiguous()
-        exact = case.exact(layer)
+        exact, _ = case.exact(layer)
         chains["chain: stock flash, causal"] = causal
         chains["chain: two stock parts merged"] = case.two_flash_parts(layer)
         chains["chain: flash + tree"] = case.context_and_tree(layer)

@@ -1,4 +1,5 @@
-"""Every DDTree kernel once, small, for compute-sanitizer; with --stock only Triton's own reductions and sorts.
+"""Every DDTree kernel once, small, for compute-sanitizer; with --stock only Triton's own reductions, sorts
+and products.
 
 PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck  python benchmarks/ddtree_sanitize.py
 compute-sanitizer --tool racecheck python benchmarks/ddtree_sanitize.py            (and again with --stock)
@@ -16,6 +17,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from specaudit.ddtree import kernels
+from specaudit.ddtree.attention import paged_tree_attention, scratch_size, tree_attention
 from specaudit.ddtree.layout import KVCaches, Tree, Walk, uniform_row_starts
 
 CUDA = torch.device("cuda")
@@ -29,7 +31,23 @@ def stock(x_ptr, keys_ptr, out_ptr, top_ptr, SIZE: tl.constexpr):
     tl.store(top_ptr + tl.arange(0, 64), tl.topk(tl.load(keys_ptr + at), 64))
 
 
+@triton.jit
+def stock_products(x_ptr, out_ptr, SIZE: tl.constexpr, STEPS: tl.constexpr):
+    """Two products, the second of the softmax of the first, in a loop: what any attention in Triton consists of."""
+    at = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
+    x = tl.load(x_ptr + at)
+    total = tl.zeros((SIZE, SIZE), tl.float32)
+    for step in range(STEPS):
+        y = tl.load(x_ptr + (1 + step) * SIZE * SIZE + at)
+        scores = tl.dot(x, y.T)
+        weights = tl.exp(scores - tl.max(scores, axis=1)[:, None])
+        total = tl.dot((weights / tl.sum(weights, axis=1)[:, None]).to(y.dtype), y, total)
+    tl.store(out_ptr + at, total)
+
+
 def run_stock() -> None:
+    products = torch.randn(5, 64, 64, device=CUDA).bfloat16()
+    stock_products[(4,)](products, torch.empty(64, 64, device=CUDA), SIZE=64, STEPS=4, num_stages=2)
     x, keys = torch.randn(1024, device=CUDA), torch.randperm(1024, device=CUDA)
     stock[(4,)](x, keys, torch.empty(1, device=CUDA), torch.empty(64, dtype=torch.int64, device=CUDA), SIZE=1024)
 
@@ -60,6 +78,32 @@ def run_ours(batch: int, horizon: int, vocabulary: int, nodes: int) -> None:
     kernels.commit_rows(hidden, walk, starts)
 
 
+def run_attention(context: int, nodes: int, size: int, dtype: torch.dtype, splits: int) -> None:
+    """Two requests and an inert one. The caches end with the last row's slot: a key past it leaves its allocation."""
+    heads, kv_heads, block, requests, rows = 6, 2, 4, 3, nodes + 1
+    blocks = -(-(context + rows) // block)
+    starts = torch.tensor([0, rows, 2 * rows, 2 * rows], dtype=torch.int32, device=CUDA)
+    lens = torch.full((requests,), context, dtype=torch.int32, device=CUDA)
+    table = torch.randperm(requests * blocks, device=CUDA).int().view(requests, blocks)
+    query = torch.randn(2 * rows, heads, size, device=CUDA).bfloat16()
+    key, value = (torch.randn(requests * blocks, block, kv_heads, size, device=CUDA).to(dtype) for _ in range(2))
+    scales = {}
+    if dtype == torch.float8_e4m3fn:
+        scales = {name: torch.ones(1, device=CUDA) for name in ("key_scale", "value_scale")}
+    logits = torch.randn(requests, 5, 4001, device=CUDA)
+    tree = kernels.build(logits, nodes, torch.ones(requests, device=CUDA), None, 0, None)
+    positions = context + torch.arange(rows, device=CUDA)
+    slots = (table[:2, positions // block].long() * block + positions % block).flatten()
+    out, lse = torch.randn_like(query), torch.randn(heads, 2 * rows, device=CUDA)
+    given = {"max_rows": rows, "scale": size**-0.5, **scales}
+    common = (query, key, value, starts)
+    for root_in_context in (False, True):
+        tree_attention(out, lse, *common, tree.ancestors, slot_mapping=slots, root_in_context=root_in_context, **given)
+    tree_attention(out, lse, *common, tree.ancestors, block_table=table, context_lens=lens, **given)
+    scratch = torch.empty(scratch_size(2 * rows, heads, size, splits), device=CUDA)
+    paged_tree_attention(out, *common, lens, table, tree.ancestors, splits=splits, scratch=scratch, **given)
+
+
 def agreeing(tree: Tree) -> Tensor:
     """Target tokens that lead to the deepest last node of each tree."""
     target = torch.zeros_like(tree.tokens)
@@ -78,5 +122,8 @@ if __name__ == "__main__":
     else:
         run_ours(4, 3, 8999, 21)
         run_ours(1, 15, 20_001, 64)
+        run_attention(37, 21, 64, torch.bfloat16, 1)
+        run_attention(301, 64, 128, torch.bfloat16, 3)
+        run_attention(0, 5, 128, torch.float8_e4m3fn, 1)
     torch.cuda.synchronize()
     print("ran", "stock reductions" if "--stock" in sys.argv else "every kernel")
