@@ -16,7 +16,7 @@ def engine_kernels() -> list[Kernel]:
     sizes = {"W": 3, "BLOCK": 128}
     prepared = pointers("*i64", "Positions Slots") | pointers("*i32", "ContextLens RowStarts NumComputed PrefillLens")
     prepared |= pointers("*i32", TREES) | integers("requests tree_requests R")
-    chain = pointers("*i64", "Slots Tokens Chains") | pointers("*i32", "Parents Depths Child Sibling Words Rows")
+    chain = pointers("*i64", "Slots Tokens Ids Chains") | pointers("*i32", "Parents Depths Child Sibling Words Rows")
     read = pointers("*i64", "Slots Chains") | pointers("*i32", "Ids RowStarts LogitStarts NumComputed PrefillLens")
     compacted = pointers("*i64", "OutPositions In InPositions") | integers("in_row out_row D")
     compacted |= pointers("*i32", "OutStarts OutRejected InStarts Accepted NumAccepted")
@@ -46,7 +46,7 @@ def engine_kernels() -> list[Kernel]:
             Kernel(rows._prepare_kernel, prepared, sizes | {"WORDS": 4, "BY_SLOT": by_slot}, 4)
             for by_slot in (True, False)
         ),
-        Kernel(slots._chain_kernel, chain | integers("K length R"), sizes | {"DEPTHS": 16}, 4),
+        Kernel(slots._chain_kernel, chain | integers("ids_request K length R"), sizes | {"DEPTHS": 16}, 4),
         Kernel(rows._read_chains_kernel, read | integers("K"), {"DRAFTS": 64}, 4),
         Kernel(
             noise._noise_kernel,

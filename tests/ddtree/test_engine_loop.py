@@ -242,10 +242,11 @@ class Miniature:
         slots = torch.tensor([r.slot for r in batch], device=self.device)
         chains = logits.argmax(-1).to(self.device)
         if self.random.random() < 0.25 and settings.budget != settings.horizon:
-            write_chains(state, slots, chains)
+            ids = torch.empty_like(chains)
+            write_chains(state, slots, chains, ids)
             state.kinds[[r.slot for r in batch]] = CHAIN
             for b, r in enumerate(batch):
-                r.drafts = chains[b].tolist()
+                r.drafts = ids[b].tolist()
             state.step = None
             return
         proposed = reference.build(logits, state.nodes, budgets=state.budgets[slots].cpu())

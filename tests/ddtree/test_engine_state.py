@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from specaudit.ddtree.engine import hooks
 from specaudit.ddtree.engine.settings import Settings, default_max_batch, read
@@ -92,13 +93,46 @@ def test_a_step_without_drafts_or_a_dummy_is_stock() -> None:
 
 
 def test_a_reused_slot_forgets_its_tree() -> None:
+    """Before it is read: where rows of the new request count as drafts, which are placeholders."""
     s = state()
-    s.kinds[3] = TREE
-    s.slots.num_rows[3] = 17
+    s.kinds[2:5] = TREE
+    s.slots.num_rows[2:5] = 17
     s.void(3, chain_only=True)
-    assert (s.kinds[3], int(s.slots.num_rows[3]), int(s.budgets[3])) == (VOID, 1, 0)
+    assert (s.kinds[3], int(s.budgets[3])) == (VOID, 0)
+    scheduled = batch([17, 17, 300], [16, 16, 0])
+    scheduled.idx_mapping_np = np.array([4, 3, 2])
+    s.begin_step(scheduled, None)
+    assert s.slots.num_rows[2:5].tolist() == [17, 1, 17]
     s.void(3, chain_only=False)
     assert int(s.budgets[3]) == 16
+
+
+class Launches(TorchDispatchMode):
+    """Counts what a device would be asked to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def test_new_requests_launch_nothing_while_their_budget_is_the_slots() -> None:
+    """Many come in one step, and the host is what that step waits for."""
+    s = state()
+    s.kinds[:] = TREE
+    with Launches() as launches:
+        for slot in range(8):
+            hooks.new_request(SimpleNamespace(tree=s), slot, params(), custom_processors=False)
+        s.begin_step(batch([300] * 8, [0] * 8), None)
+    assert launches.names == []
+    with Launches() as launches:
+        hooks.new_request(SimpleNamespace(tree=s), 2, params(bad_words=["x"]), custom_processors=False)
+        hooks.new_request(SimpleNamespace(tree=s), 2, params(bad_words=["y"]), custom_processors=False)
+    assert sum("fill" in name for name in launches.names) == 1
+    assert s.budgets.tolist() == [16, 16, 0, *[16] * 5]
 
 
 def params(**changed: Any) -> SimpleNamespace:

@@ -13,22 +13,24 @@ from .state import TreeState
 
 
 @triton.jit
-def _store_chain(Chains, slot, First, stride, K, DEPTHS: tl.constexpr):
-    """A slot's greedy chain: K ids from `First` on, `stride` apart."""
+def _store_chain(To, From, stride, K, DEPTHS: tl.constexpr):
+    """A greedy chain: K ids, `stride` apart, to `To`."""
     place = tl.arange(0, DEPTHS)
-    token = tl.load(First + place * stride, mask=place < K)
-    tl.store(Chains + slot * K + place, token.to(tl.int64), mask=place < K)
+    token = tl.load(From + place * stride, mask=place < K)
+    tl.store(To + place, token.to(tl.int64), mask=place < K)
 
 
 @relaunched
 @triton.jit
 def _chain_kernel(
-    Slots, Tokens, Chains, Parents, Depths, Child, Sibling, Words, Rows, K, length, R,
+    Slots, Tokens, Ids, ids_request, Chains, Parents, Depths, Child, Sibling, Words, Rows, K, length, R,
     W: tl.constexpr, BLOCK: tl.constexpr, DEPTHS: tl.constexpr,
 ):  # fmt: skip
-    slot = tl.load(Slots + tl.program_id(0)).to(tl.int64)
+    b = tl.program_id(0)
+    slot = tl.load(Slots + b).to(tl.int64)
+    _store_chain(Ids + b * ids_request, Tokens + b * K, 1, K, DEPTHS)
     if slot >= 0:
-        _store_chain(Chains, slot, Tokens + tl.program_id(0) * K, 1, K, DEPTHS)
+        _store_chain(Chains + slot * K, Tokens + b * K, 1, K, DEPTHS)
         row = tl.arange(0, BLOCK)
         inside = row < R
         used = row <= length
@@ -46,12 +48,15 @@ def _chain_kernel(
         tl.store(Rows + slot, length + 1)
 
 
-def write_chains(state: TreeState, slots: Tensor, tokens: Tensor) -> None:
-    """Give the slots [B] int64 (-1: none) the chains that the stock drafter proposed: tokens [B, K] int64, dense."""
+def write_chains(state: TreeState, slots: Tensor, tokens: Tensor, ids: Tensor) -> None:
+    """The chains that the stock drafter proposed, tokens [B, K] int64, dense: to the slots [B] int64 (-1: none), and to
+    the first K of each row of ids [B, >= K] int64, which the engine schedules."""
     tree, horizon = state.slots, state.horizon
     _chain_kernel[(slots.shape[0],)](
         slots,
         tokens,
+        ids,
+        ids.stride(0),
         state.chains,
         tree.parents,
         tree.depths,
@@ -98,7 +103,7 @@ def _scatter_kernel(
     b = tl.program_id(0)
     slot = tl.load(Slots + b).to(tl.int64)
     if slot >= 0:
-        _store_chain(Chains, slot, Ids + b * ids_request, ids_position, K, DEPTHS)
+        _store_chain(Chains + slot * K, Ids + b * ids_request, ids_position, K, DEPTHS)
         row = tl.arange(0, BLOCK)
         inside = row < R
         source = b * R + row

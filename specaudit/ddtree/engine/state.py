@@ -59,6 +59,7 @@ class TreeState:
         self.exact: Exact | None = None  # where rows are attended to as a chain's are, one by one
         # by slot; 0: chain-shaped
         self.budgets = torch.full((slots,), settings.budget, dtype=torch.int32, device=device)
+        self._sent_budgets = np.full(slots, settings.budget, dtype=np.int32)  # what V2 has put there
         self.kinds = np.zeros(slots, dtype=np.int8)  # what each slot's drafts are: VOID, CHAIN or TREE
         self.step: Step | None = None
         self.custom_processors = False  # whether the engine has logits processors that it does not know itself
@@ -80,7 +81,11 @@ class TreeState:
             return uniform
         whole = (drafts > 0) & (state.num_scheduled_tokens == drafts + 1)
         requests = len(whole) if whole.all() else int(np.argmin(whole))
-        has_tree = bool((self.kinds[state.idx_mapping_np[:requests]] == TREE).any())
+        slots = state.idx_mapping_np[:requests]
+        kinds = self.kinds[slots]
+        has_tree = bool((kinds == TREE).any())
+        if not kinds.all():
+            self._forget_trees(slots[kinds == VOID])
         graph = uniform == self.rows  # of trees
         as_chains = (
             has_tree and state.has_prefill and requests < len(whole) and not graph and self.settings.mixed == "chain"
@@ -91,10 +96,21 @@ class TreeState:
         return uniform if graph or not has_tree else None
 
     def void(self, slot: int, chain_only: bool) -> None:
-        """Hook of add_request: the slot belongs to a new (or resumed) request and has no drafts yet."""
+        """Hook of add_request: the slot belongs to a new (or resumed) request and has no drafts yet.
+
+        Steps full of prompts take many requests in, and the host is what they wait for: nothing is launched here unless
+        the slot's budget changes. The tree that the slot held goes when somebody would read it, see begin_step.
+        """
         self.kinds[slot] = VOID
-        self.slots.num_rows[slot].fill_(1)
-        self.budgets[slot].fill_(0 if chain_only else self.settings.budget)
+        budget = 0 if chain_only else self.settings.budget
+        if self._sent_budgets[slot] != budget:
+            self._sent_budgets[slot] = budget
+            self.budgets[slot].fill_(budget)
+
+    def _forget_trees(self, slots: np.ndarray) -> None:
+        """Rows of these slots count as drafts although none were drafted, placeholders: each is a root alone."""
+        for slot in slots:
+            self.slots.num_rows[slot].fill_(1)
 
 
 def chain_only(params: Any, custom_processors: bool) -> bool:

@@ -143,8 +143,7 @@ class DDTreeSpeculator(DFlashSpeculator):
         if self._draw_trees:
             self.tree.kinds[slots] = TREE
             return
-        self.node_tokens[:requests, : self.settings.horizon] = self.draft_tokens[:requests]
-        write_chains(self.tree, input_batch.idx_mapping, self.draft_tokens[:requests])
+        write_chains(self.tree, input_batch.idx_mapping, self.draft_tokens[:requests], self.node_tokens)
         self.tree.kinds[slots] = CHAIN
 
     def _in_chain_order(self, input_batch: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
