@@ -44,9 +44,11 @@ def small_arms(given: Setting) -> list[Arm]:
 
 def small(given: Setting, engines: Engines) -> None:
     requests = greedy(given.prompts[:8], given.tokens)
-    times = alternate(engines, given, requests)
-    rows = [[name, median(values), len(values)] for name, values in times.items()]
-    given.report.table("step time, batch 1, ms", ["arm", "median of medians", "measurements"], rows)
+    emitted: dict[str, float] = {}
+    times = alternate(engines, given, requests, emitted=emitted)
+    rows = [[name, median(values), emitted[name], len(values)] for name, values in times.items()]
+    columns = ["arm", "median of medians", "tokens a step", "measurements"]
+    given.report.table("step time, batch 1, ms", columns, rows)
     pairs = list(zip(times[CHAIN_SHAPED], times["chain"], strict=False))
     extra = median(a - b for a, b in pairs)
     given.report.timed_bar(
@@ -82,10 +84,17 @@ def where_it_goes(engines: Engines, given: Setting, tree: str, during: str, **as
 
 
 def alternate(
-    engines: Engines, given: Setting, requests: list[dict[str, Any]], at_once: int = 1
+    engines: Engines,
+    given: Setting,
+    requests: list[dict[str, Any]],
+    at_once: int = 1,
+    emitted: dict[str, float] | None = None,
 ) -> dict[str, list[float]]:
-    """Per arm, the median interval between two steps' outputs of each measurement, in ms. Raises EngineFailed: one of
-    the two is not there."""
+    """Per arm, the median interval between two steps' outputs of each measurement, in ms.
+
+    emitted: gets each arm's tokens per step, for steps are alike only where they emit alike. Raises EngineFailed: one
+    of the two is not there.
+    """
     times: dict[str, list[float]] = {"chain": [], CHAIN_SHAPED: []}
     with given.in_time():
         for number in range(1 + given.options.pairs):
@@ -96,6 +105,9 @@ def alternate(
                 intervals = [1e3 * (b - a) for one in answer["times"] for a, b in pairwise(one[1:])]
                 if number:  # the first one warms up
                     times[name].append(median(intervals))
+                elif emitted is not None:
+                    steps = [len(step) for one in answer["steps"] for step in one]
+                    emitted[name] = sum(steps) / len(steps)
     if not all(times.values()):
         raise EngineFailed("no time for a single pair")
     return times

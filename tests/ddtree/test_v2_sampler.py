@@ -102,6 +102,19 @@ def test_tokens_are_drawn_only_where_something_is_drawn_or_processed(
     assert int(counts.max()) > 2
 
 
+def test_rows_without_logits_are_left_out(sampler_class: Any) -> None:
+    """Of a prompt the last row has some. Where all rows have, they are read where they lie: padding is behind them."""
+    from specaudit.ddtree.v2.sampler import with_logits
+
+    batch = SimpleNamespace(input_ids=torch.arange(10, 18), positions=torch.arange(8) + 100, num_tokens=7)
+    batch.logits_indices = torch.tensor([0, 1, 2, 6])
+    assert [x.tolist() for x in with_logits(batch, 4)] == [[10, 11, 12, 16], [100, 101, 102, 106]]
+    batch.num_tokens, batch.logits_indices = 6, torch.arange(6)
+    ids, positions = with_logits(batch, 6)
+    assert (ids.tolist(), positions.tolist()) == ([*range(10, 16)], [*range(100, 106)])
+    assert ids.data_ptr() == batch.input_ids.data_ptr()
+
+
 def test_trees_that_are_read_as_chains_are_drawn_as_trees_are(
     sampler_class: Any, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

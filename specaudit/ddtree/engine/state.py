@@ -80,12 +80,13 @@ class TreeState:
             self.step = Step(0, 0, False)
             return uniform
         whole = (drafts > 0) & (state.num_scheduled_tokens == drafts + 1)
-        requests = len(whole) if whole.all() else int(np.argmin(whole))
+        cut = int(whole.argmin())
+        requests = len(whole) if whole[cut] else cut
         slots = state.idx_mapping_np[:requests]
-        kinds = self.kinds[slots]
-        has_tree = bool((kinds == TREE).any())
-        if not kinds.all():
-            self._forget_trees(slots[kinds == VOID])
+        kinds = self.kinds[slots].tolist()  # a list: of a few values, numpy would take longer to ask
+        has_tree = TREE in kinds
+        if VOID in kinds:
+            self._forget_trees(slots)
         graph = uniform == self.rows  # of trees
         as_chains = (
             has_tree and state.has_prefill and requests < len(whole) and not graph and self.settings.mixed == "chain"
@@ -108,8 +109,8 @@ class TreeState:
             self.budgets[slot].fill_(budget)
 
     def _forget_trees(self, slots: np.ndarray) -> None:
-        """Rows of these slots count as drafts although none were drafted, placeholders: each is a root alone."""
-        for slot in slots:
+        """Rows count as drafts although nothing was drafted for their slots, placeholders: each is a root alone."""
+        for slot in slots[self.kinds[slots] == VOID]:
             self.slots.num_rows[slot].fill_(1)
 
 

@@ -25,6 +25,13 @@ from ..kernels import greedy_walk, linear_walk, walk
 from ..layout import Tree, Walk
 
 
+def with_logits(input_batch: Any, count: int) -> tuple[Tensor, Tensor]:
+    """Token ids and positions of the rows that have logits, `count` of them: all rows, in a batch of nothing but trees,
+    and nothing need be gathered then."""
+    rows = slice(count) if count == input_batch.num_tokens else input_batch.logits_indices
+    return input_batch.input_ids[rows], input_batch.positions[rows]
+
+
 class TreeRejectionSampler(RejectionSampler):
     """The engine's rejection sampler with a tree walk for batches that hold trees."""
 
@@ -42,8 +49,7 @@ class TreeRejectionSampler(RejectionSampler):
         if step is None or not step.tree:
             return super().__call__(logits, input_batch, draft_logits, invalid_drafts)
         num_nans = get_num_nans(logits) if self.sampler.compute_nans else None
-        tokens = input_batch.input_ids[input_batch.logits_indices]
-        positions = input_batch.positions[input_batch.logits_indices]
+        tokens, positions = with_logits(input_batch, logits.shape[0])
         checked = tokens if invalid_drafts is None else tokens.masked_fill(invalid_drafts, -1)
         max_logprobs = self.sampler.sampling_states.max_num_logprobs(input_batch.idx_mapping_np)
         limit = get_max_chunk_logits(logits.shape[1])
