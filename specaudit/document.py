@@ -111,6 +111,8 @@ def check_writable(path: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
+    if str(path) == "-":
+        raise UsageError("- is no name for a file.", "Name a file; standard output needs no name.")
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -95,6 +96,12 @@ def take(
     )
 
 
+def covers(folder: str, pattern: str) -> bool:
+    """Whether a folder of an engine that cannot be opened may hold what a path, or a pattern with ``*``, names."""
+    fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    return not folder.endswith(".py") and (fixed.startswith(f"{folder}/") or f"{folder}/".startswith(fixed))
+
+
 def _uncompared(installation: Installation) -> tuple[NotLooked, ...]:
     """What to say where no RECORD tells which files are as they were published."""
     if installation.record:
@@ -106,6 +113,10 @@ def _facts(installation: Installation, manifest: Manifest) -> EngineFacts:
     here = {entry.path: entry.sha256 for entry in manifest.files}
     promised = installation.record
     unreadable = {failure.path for failure in manifest.errors}
+
+    def hidden(path: str) -> bool:
+        return path in unreadable or any(path.startswith(f"{folder}/") for folder in unreadable)
+
     patched = {path for path, sha in installation.patched.items() if here.get(path) == sha}
     return EngineFacts(
         name=installation.engine,
@@ -114,7 +125,7 @@ def _facts(installation: Installation, manifest: Manifest) -> EngineFacts:
         digest=digest(here.items()),
         files=len(here),
         modified=tuple(sorted(p for p, sha in here.items() if promised.get(p, sha) != sha and p not in patched)),
-        missing=tuple(sorted(path for path in promised if path not in here and path not in unreadable)),
+        missing=tuple(sorted(path for path in promised if path not in here and not hidden(path))),
         added=tuple(sorted(p for p in here if p not in promised and p not in patched)) if promised else (),
         patched=tuple(sorted(patched)),
     )

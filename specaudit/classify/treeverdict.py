@@ -13,6 +13,7 @@ from specaudit.classify.symbolic import Reader
 from specaudit.classify.treeparts import drafting, verification
 from specaudit.engines.base import Engine
 from specaudit.model import Evidence, NotLooked, TreePart, TreeVerdict, Verifier
+from specaudit.snapshot import covers
 
 
 def tree_verdict(
@@ -45,7 +46,12 @@ def _doubted(part: TreePart, unread: Collection[str]) -> TreePart:
 
 
 def _of_attention(reader: Reader) -> set[str]:
-    return {path for path in reader.code.index.unread if any(fnmatchcase(path, g) for g in reader.engine.attention)}
+    return {path for path in reader.code.index.unread if _named(path, reader.engine.attention)}
+
+
+def _named(path: str, patterns: Iterable[str]) -> bool:
+    """Whether one of them names a file, or something that a folder may hold."""
+    return any(fnmatchcase(path, pattern) or covers(path, pattern) for pattern in patterns)
 
 
 def _unread(reader: Reader, near: Iterable[str]) -> set[str]:
@@ -57,9 +63,9 @@ def _unread(reader: Reader, near: Iterable[str]) -> set[str]:
     unconfigured = reader.configuration.named(engine.config.cls) is None
 
     def counts(path: str) -> bool:
-        if path in _starts(engine) or os.path.dirname(path) in folders:
+        if _named(path, _starts(engine)) or os.path.dirname(path) in folders:
             return True
-        return unconfigured and any(fnmatchcase(path, pattern) for pattern in engine.config.paths)
+        return unconfigured and _named(path, engine.config.paths)
 
     return {path for path in reader.code.index.unread if counts(path)}
 

@@ -186,7 +186,23 @@ def _targets(
     targets = [parse(e.name, python=python or e.python, via=said.via or e.via) for e in entries]
     option = "--venv" if said.venv else "--python"
     targets += [parse(spec, python=python, option=option, via=said.via) for spec in others]
+    if not any(target.host for target in targets):
+        _machineless(said, targets)
     return list(dict.fromkeys(targets)), entries
+
+
+def _machineless(said: Said, targets: Sequence[Target]) -> None:
+    """Refuses options that nothing would heed."""
+    given = {
+        "--sudo": said.sudo,
+        "--ssh-config": said.ssh_config is not None,
+        "--ssh-option": bool(said.ssh_option),
+        "--host-keys": said.host_keys is not None,
+        "--deadline": said.deadline is not None,
+    }
+    for option in (option for option, is_given in given.items() if is_given):
+        named = " and ".join(dict.fromkeys(target.spec for target in targets[:3])) or "the inventory"
+        raise UsageError(f"{option} does not go with {named}.", "Use it with a machine that is reached over SSH.")
 
 
 def _machines(said: Said, entries: tuple[Entry, ...], metrics: bool, clear: Callable[[], None]) -> Machines:

@@ -59,7 +59,7 @@ def plan(
         except RecipeRefused as bad:
             stand = [name for name in recipe.siblings if name in standing]
             done = f"{' and '.join(stand)}, which fits this engine, is applied already." if stand else ""
-            bad.hint = done or _instead(recipe, index, known) or bad.hint
+            bad.hint = done or _unread(index) or _instead(recipe, index, known) or bad.hint
             raise
         steps.append(step)
         current = overlay(current, {change.path: change.after for change in step.changes})
@@ -67,6 +67,12 @@ def plan(
     foreign = sorted(set(made.paths) & {*snapshot.engine.modified, *snapshot.engine.missing})
     notes += [f"{path} is not as its wheel shipped it: the change is made on top" for path in foreign]
     return Plan(made.engine, made.version, made.digest, made.steps, made.already, tuple(notes))
+
+
+def _unread(index: Index) -> str:
+    """What a refused recipe may have looked for in vain."""
+    unread = index.unread
+    return f"Could not be read: {', '.join(unread[:3])}. Allow it for this account, or repair it." if unread else ""
 
 
 def _satisfied(recipe: Recipe, index: Index) -> str:

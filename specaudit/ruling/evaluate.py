@@ -33,6 +33,7 @@ from specaudit.ruling.rule import (
     Uses,
     Verdict,
     Writers,
+    globs,
 )
 
 MAX_SITES = 20
@@ -77,6 +78,10 @@ def judge(rule: Rule, ground: Ground) -> Finding:
     engine = ground.index.snapshot.engine.name
     if rule.engine != engine:
         return _finding(rule, ground, "not-applicable", reason=f"the rule is about {rule.engine}, this is {engine}")
+    return _doubted(_judged(rule, ground), rule, ground)
+
+
+def _judged(rule: Rule, ground: Ground) -> Finding:
     here = _here(ground, rule.subject)
     if rule.applies is not None:
         answer = ask(rule.applies, ground, here)
@@ -86,6 +91,24 @@ def judge(rule: Rule, ground: Ground) -> Finding:
     if rule.subject is not None and not here.places:
         return _missing(rule, ground, rule.subject)
     return _status(rule, ground, here)
+
+
+def _doubted(finding: Finding, rule: Rule, ground: Ground) -> Finding:
+    """The finding; that a defect is absent is not known where something that the rule reads could not be read.
+
+    What was found where its subject names it stays: other files say nothing about it.
+    """
+    shown = finding.status in ("present", "partial") and finding.sites
+    if shown or not ground.index.unread:
+        return finding
+    named = rule.subject is not None and bool(rule.subject.classes + rule.subject.functions)
+    found = named and finding.status == "fixed"
+    read = (rule.applies, rule.present, rule.partial, rule.fixed) if found else rule
+    unread = ground.unread(tuple(globs(read)))
+    if not unread:
+        return finding
+    reason = "; ".join(part for part in (finding.reason, f"{', '.join(unread[:3])} could not be read") if part)
+    return replace(finding, status="not-found", reason=reason)
 
 
 def _status(rule: Rule, ground: Ground, here: Here) -> Finding:
@@ -117,11 +140,7 @@ def _missing(rule: Rule, ground: Ground, subject: Subject) -> Finding:
     files = ground.files(subject.files)
     asked = f"{rule.id}: {subject}"
     reason = f"{subject} is not in this engine"
-    broken = [failure.path for failure in ground.index.failures if failure.path in files]
-    if broken:
-        reason += f"; {len(broken)} of the files could not be read as Python ({', '.join(broken[:3])})"
-    status: Status = "not-found" if broken else rule.missing
-    return _finding(rule, ground, status, (), ground.index.searched(files, asked, len(files)), reason)
+    return _finding(rule, ground, rule.missing, (), ground.index.searched(files, asked, len(files)), reason)
 
 
 @dataclass(frozen=True, slots=True)

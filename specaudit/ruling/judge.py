@@ -91,7 +91,8 @@ class RuleJudge:
         """
         snapshot = index.snapshot
         tree = msgspec.msgpack.encode(audit.tree).hex()
-        key = self._key(snapshot.engine.name, digest_of(snapshot.files.values()), tree)
+        unread = sorted(failure.path for failure in snapshot.errors)
+        key = self._key(snapshot.engine.name, digest_of(snapshot.files.values()), tree, *unread)
         kept = _decoded(snapshot.cache.get("findings", key, VERSION), Judged)
         if kept is not None:
             return kept.findings, kept.failures
@@ -102,7 +103,9 @@ class RuleJudge:
         return made.findings, made.failures
 
     def _key(self, *parts: str) -> str:
-        return hashlib.sha256("\n".join((self.book.digest, code_fingerprint(), *parts)).encode()).hexdigest()
+        return hashlib.sha256(
+            "\n".join((self.book.digest, code_fingerprint(), *parts)).encode("utf-8", "backslashreplace")
+        ).hexdigest()
 
 
 class TrialJudge(RuleJudge):

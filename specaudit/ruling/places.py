@@ -13,6 +13,7 @@ from specaudit.model import Evidence, TreeVerdict
 from specaudit.ruling.definitions import definitions, imports
 from specaudit.ruling.rule import Subject
 from specaudit.ruling.shapes import parse
+from specaudit.snapshot import covers
 
 if TYPE_CHECKING:
     from ast_grep_py import SgNode
@@ -100,6 +101,13 @@ class Ground:
         if known is None:
             known = self._files[globs] = _matching(globs, self.index.paths)
         return known
+
+    def unread(self, globs: tuple[str, ...]) -> tuple[str, ...]:
+        """What could not be read of the files that one of the globs matches; a folder that may hold some counts."""
+        patterns = [(glob, glob_regex(glob)) for glob in globs]
+        return tuple(
+            path for path in self.index.unread if any(p.fullmatch(path) or covers(path, glob) for glob, p in patterns)
+        )
 
     def bytes_of(self, path: str) -> bytes:
         """A file's bytes, read once; empty when it cannot be read (the index keeps the failure)."""

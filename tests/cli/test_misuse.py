@@ -134,3 +134,32 @@ def test_a_configuration_of_smoke_that_is_nested_too_deeply(tmp_path: Path, caps
     given = ["--modes", "given", "--speculative-config", "[" * 100_000]
     assert run(["smoke", f"dir:{tmp_path}", *given]) == Exit.ERROR
     assert "is no JSON: it is nested too deeply" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option", ["--sudo", "--ssh-config=x", "-oPort=1", "--ssh-option=Port=1", "--host-keys=no", "--deadline=9"]
+)
+@pytest.mark.parametrize(
+    "words", ["scan dir:x", "scan vllm==0.33.0", "trace dir:x --method mtp", "patch dir:x --recipe ddtree"]
+)
+def test_an_option_about_machines_is_not_ignored_where_there_is_none(
+    words: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*words.split(), option]) == Exit.ERROR
+    name = {"-oPort": "--ssh-option"}.get(option.partition("=")[0], option.partition("=")[0])
+    said = (
+        f"error: {name} does not go with {words.split()[1]}.\n  try: Use it with a machine that is reached over SSH.\n"
+    )
+    assert capsys.readouterr() == ("", said)
+
+
+@pytest.mark.parametrize("words", ["scan dir:x --output -", "report x.json --output -", "report x.json -f json=-"])
+def test_a_dash_is_not_made_a_file_of_that_name(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(words.split()) == Exit.ERROR
+    assert (
+        "error: - is no name for a file.\n  try: Name a file; standard output needs no name." in capsys.readouterr().err
+    )
+    assert not [*tmp_path.iterdir()]
