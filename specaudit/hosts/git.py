@@ -62,7 +62,7 @@ class GitHost:
                     yield Installation(engine, version, root, f"git:{self._commit.hexsha[:12]}")
 
     def manifest(self, installation: Installation) -> Manifest:
-        """Hashes of all ``.py`` files of the package, symbolic links left out."""
+        """Hashes of all ``.py`` files of the package; symbolic links are named as not looked at."""
         from git import Blob
 
         with self._objects():
@@ -70,8 +70,10 @@ class GitHost:
             found = {
                 str(item.path).removeprefix(installation.root): item
                 for item in tree.traverse()
-                if isinstance(item, Blob) and str(item.path).endswith(".py") and item.mode & 0o170000 != _SYMLINK
+                if isinstance(item, Blob) and str(item.path).endswith(".py")
             }
+        links = [path for path, item in found.items() if item.mode & 0o170000 == _SYMLINK]
+        found = {path: item for path, item in found.items() if path not in links}
         files = []
         wrong = {path: why for path in sorted(found) if (why := misnamed(path))}
         errors = [Failure(shown(path), why) for path, why in wrong.items()]
@@ -81,7 +83,8 @@ class GitHost:
             files.append(FileEntry(path, sha256(data), len(data)))
             errors += [Failure(path, why)] if (why := flaw(data)) else []
         no_ops = "a commit holds no compiled libraries; scan an installation to include them"
-        return Manifest(tuple(files), not_looked=(NotLooked("compiled ops", no_ops),), errors=tuple(errors))
+        unfollowed = [NotLooked(shown(path), "a symbolic link, which is not followed in a commit") for path in links]
+        return Manifest(tuple(files), not_looked=(NotLooked("compiled ops", no_ops), *unfollowed), errors=tuple(errors))
 
     def fetch(self, installation: Installation, path: str) -> bytes:
         """One file's bytes.

@@ -53,6 +53,15 @@ def test_a_name_that_is_no_text_costs_that_file_alone(checkout: Path, capfd: Cap
     assert (code, "file name is not UTF-8" in said, "vllm HEAD, 2 files" in said) == (3, True, True)
 
 
+def test_a_symbolic_link_is_named_as_not_looked_at(checkout: Path, capfd: Captured) -> None:
+    (checkout / "vllm/config/other.py").symlink_to("model.py")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "-qm", "link")
+    said = scanned(checkout, capfd, "HEAD")[1]
+    assert "not looked at: vllm/config/other.py (a symbolic link, which is not followed in a commit)" in said
+    assert "vllm HEAD, 2 files" in said
+
+
 def test_objects_of_a_partial_clone_whose_remote_is_gone(checkout: Path, tmp_path: Path, capfd: Captured) -> None:
     git(tmp_path, "clone", "-q", "--no-checkout", "--filter=blob:none", f"file://{checkout}", "part")
     checkout.rename(tmp_path / "elsewhere")
