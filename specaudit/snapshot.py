@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from specaudit.cache import BlobStore, DerivedCache, NoCache
 from specaudit.hosts.base import Direct, Host, Installation, Manifest
 from specaudit.hosts.probe.files import digest, listing, sha256
 from specaudit.hosts.probe.files import read as read_file
+from specaudit.hosts.probe.installed import INTERRUPTED
 from specaudit.model import UNCOMPARED, EngineFacts, Environment, Failure, FileEntry, NotLooked, Target
 
 
@@ -89,11 +90,20 @@ def take(
         files=files,
         read=read,
         ops=manifest.ops,
-        not_looked=(*manifest.not_looked, *_uncompared(installation)),
-        errors=(*manifest.errors, *errors),
+        not_looked=(*_told(manifest), *_uncompared(installation)),
+        errors=(*_torn(manifest), *manifest.errors, *errors),
         cache=cache or NoCache(),
         hashes={entry.path: entry.sha256 for entry in manifest.files},
     )
+
+
+def _told(manifest: Manifest) -> Iterator[NotLooked]:
+    return (item for item in manifest.not_looked if item.what != INTERRUPTED[0])
+
+
+def _torn(manifest: Manifest) -> Iterator[Failure]:
+    """An engine that is half of one and half of another was not examined as anything that ever runs as intended."""
+    return (Failure("", f"{item.what}: {item.why}") for item in manifest.not_looked if item.what == INTERRUPTED[0])
 
 
 def covers(folder: str, pattern: str) -> bool:

@@ -85,14 +85,12 @@ def answers(scan: Scan, *, below: bool = False) -> list[tuple[str, str]]:
         ]
         if scan.findings:
             lines.append(("defects", _defects_line(scan.engine.name, scan.findings) + told))
-        halves = [
-            f"{item.what}: {item.why}" for item in scan.not_looked if item.what.startswith("an interrupted change")
-        ]
+        halves = [failure.error for failure in scan.errors if failure.error.startswith("an interrupted change")]
         lines += [("but", half) for half in halves]
         if not (scan.runners or scan.proposers or scan.verifiers):
             lines.append(("but", "nothing of speculative decoding was found: is this the whole engine?"))
-        elif scan.errors:
-            parts = counted(len(scan.errors), "part")
+        elif len(scan.errors) > len(halves):
+            parts = counted(len(scan.errors) - len(halves), "part")
             lines.append(("but", f"{parts} could not be examined (told below); what is there may be missing here"))
     lines.append(("source", f"{scan.target.spec} ({scan.engine.source})"))
     return lines

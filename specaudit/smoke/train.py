@@ -450,9 +450,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--minutes", type=float, default=3.5)
     parser.add_argument("--corpus", nargs="*", default=[])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, default=128)
     options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():  # a processor would take hours, and all its memory
+        sys.exit("no GPU: torch finds no CUDA device here; run this on a GPU host, or look at CUDA_VISIBLE_DEVICES")
     folders = options.corpus or [
         p for p in dict.fromkeys([*sys.path, os.path.dirname(os.__file__)]) if os.path.isdir(p)
     ]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import specaudit
 from specaudit.ddtree.dflash import DFlashDrafter
 from specaudit.ddtree.generate import generate
 from specaudit.smoke.train import Drafter, Shape, Target, corpus, length_of, make_pair
@@ -86,3 +89,14 @@ def test_files_are_taken_in_a_fixed_order_and_odd_ones_left_out(tmp_path: Path) 
 def test_acceptance_length_stops_at_the_first_wrong_draft() -> None:
     right = torch.tensor([[1, 1, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1.0]])
     assert length_of(right) == pytest.approx(1 + (2 + 0 + 4) / 3)
+
+
+def test_without_a_gpu_nothing_is_trained(tmp_path: Path) -> None:
+    script = Path(specaudit.__file__).parent / "smoke/train.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "pair"), "--minutes", "9"],
+        capture_output=True, text=True, check=False, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1].startswith("no GPU: torch finds no CUDA device here; run this on a GPU host")
+    assert not (tmp_path / "pair").exists()
