@@ -50,9 +50,26 @@ class Refusals:
         self._check_combination(request)
         return request
 
+    def _check_variable(self, name: str, value: str | None) -> None:
+        """A flag that is read by ``int`` takes a whole number; with anything else the engine does not start."""
+        if value is None or not self.reader.configuration.flag(name).boolean:
+            return
+        try:
+            int(value)
+        except ValueError:
+            path = self.reader.engine.environment_path
+            line = _read_by_int(self.code.index.source(path), name)
+            if line:
+                raise ConfigurationError(
+                    f"{name} cannot be {value!r}: the engine reads a whole number there, and would not start.",
+                    f"Write 0 or 1; see {path}:{line}.",
+                ) from None
+
     def _check_option(self, option: str, value: str | None) -> None:
+        if option.isupper():
+            return self._check_variable(option, value)
         cls = self.methods.cls
-        if cls is None or "." in option or option.isupper():
+        if cls is None or "." in option:
             return
         annotation, _ = self.reader.configuration.declared(cls, option)
         if not annotation:
@@ -100,6 +117,28 @@ class Refusals:
         for place in self.reader.places(method, cls, Obj(cls, "")) if cls is not None else ():
             if isinstance(place.statement, ast.Raise):
                 yield place.statement, place.formula
+
+
+def _read_by_int(source: str, name: str) -> int:
+    """The line on which a table of a module has ``name`` and what makes a number of it, itself or by a function of the
+    module; 0: there is none.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return 0
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for table in (node for node in nodes.walk(tree) if isinstance(node, ast.Dict)):
+        for key, value in zip(table.keys, table.values, strict=True):
+            if isinstance(key, ast.Constant) and key.value == name:
+                called = _called(value)
+                inner = [_called(functions[known]) for known in called & functions.keys()]
+                return key.lineno if "int" in called.union(*inner) else 0
+    return 0
+
+
+def _called(node: ast.AST) -> set[str]:
+    return {dotted(call.func) for call in nodes.walk(node) if isinstance(call, ast.Call)}
 
 
 def _message(raised: ast.Raise) -> str:

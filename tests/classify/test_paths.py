@@ -101,6 +101,10 @@ def test_two_generations_of_the_engine(traced: Traced) -> None:
     assert any(hop.text.startswith("class MultiStepWorker") for hop in older.hops)
 
 
+def test_a_flag_that_is_no_number_to_the_engine_takes_words(traced: Traced) -> None:
+    assert traced("0.33.0", "dflash", {"VLLM_USE_MODELSCOPE": "True"})
+
+
 @pytest.mark.parametrize(
     ("version", "method", "settings", "said", "hint"),
     [
@@ -112,6 +116,14 @@ def test_two_generations_of_the_engine(traced: Traced) -> None:
         ("0.33.0", "dflash", {"num_speculative_tokens": "-1"}, "to be greater than zero.", "speculative.py:"),
         ("0.33.0", "ngram", {"draft_lm_head_quantization": "fp8"}, "not supported for method ….", "speculative.py:"),
         ("0.20.1", "dflash", {"VLLM_USE_V2_MODEL_RUNNER": "1"}, "v2 runner, which refuses it", "runners"),
+        (
+            "0.33.0",
+            "dflash",
+            {"VLLM_USE_V2_MODEL_RUNNER": "false"},
+            "cannot be 'false': the engine reads a whole",
+            "envs",
+        ),
+        ("0.20.1", "eagle", {"VLLM_USE_V2_MODEL_RUNNER": ""}, "cannot be ''", "Write 0 or 1; see vllm/envs.py:"),
     ],
 )
 def test_what_the_engine_would_refuse_is_refused_with_its_line(
