@@ -218,6 +218,8 @@ def _runners(out: _Page, scan: Scan) -> None:
             out.entry("        - ", way or "always")
         if choice.always:
             out.entry("        and ", "; ".join(choice.always))
+        if choice.kept:
+            out.entry("        and ", "as by default: " + "; ".join(choice.kept))
 
 
 def _proposers(out: _Page, scan: Scan) -> None:

@@ -165,6 +165,8 @@ class Runner:
     """One way to a model runner for a method: it is taken where all of ``when`` holds.
 
     ``default``: nothing needs to be configured. Several defaults of one method differ by what they ask of the model.
+    ``changes``, of a way that is no default: those of ``when`` that do not hold by themselves as long as nothing is
+    configured. The others only ask that a setting stays as it is.
     """
 
     method: str
@@ -172,6 +174,7 @@ class Runner:
     default: bool
     when: tuple[Condition, ...] = ()
     evidence: tuple[Evidence, ...] = ()
+    changes: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from specaudit.classify.conditions import holds
 from specaudit.model import (
     UNCOMPARED,
     Condition,
@@ -38,13 +39,16 @@ class MethodRow:
 
 @dataclass(frozen=True, slots=True)
 class RunnerChoice:
-    """A runner, the methods that take it, and when: one of ``ways``, and ``always`` besides."""
+    """A runner, the methods that take it, and when: one of ``ways``, ``always`` besides, and ``kept`` as it is by
+    default.
+    """
 
     runner: str
     default: bool
     methods: tuple[str, ...]
     always: tuple[str, ...]
     ways: tuple[str, ...]
+    kept: tuple[str, ...] = ()
 
 
 def title(scan: Scan) -> str:
@@ -121,9 +125,10 @@ def _otherwise(runners: Sequence[Runner]) -> list[str]:
     """Per other runner, the one condition that by itself leads there for most methods."""
     found: dict[str, dict[str, int]] = {}
     for runner in runners:
-        if not runner.default and runner.when:
+        told = runner.changes or runner.when
+        if not runner.default and told:
             texts = found.setdefault(runner.runner, {})
-            first = next((c for c in runner.when if c.kind == "env"), runner.when[0])
+            first = next((c for c in told if c.kind == "env"), told[0])
             texts[first.text] = texts.get(first.text, 0) + 1
     return [f"{label} if {max(texts, key=lambda t: texts[t])}" for label, texts in sorted(found.items())]
 
@@ -261,18 +266,41 @@ def _topology_of(proposer: Proposer, method: str) -> str:
 
 def choices(runners: Iterable[Runner]) -> list[RunnerChoice]:
     """The same entries, those that differ in one condition brought together."""
-    by_way: dict[tuple[str, bool, tuple[Condition, ...]], list[str]] = {}
+    by_way: dict[tuple[str, bool, _Way], list[str]] = {}
     for runner in runners:
-        by_way.setdefault((runner.runner, runner.default, runner.when), []).append(runner.method)
-    groups: dict[tuple[str, bool, tuple[str, ...]], list[tuple[Condition, ...]]] = {}
-    for (label, default, when), methods in by_way.items():
-        groups.setdefault((label, default, tuple(methods)), []).append(when)
+        by_way.setdefault((runner.runner, runner.default, _way(runner)), []).append(runner.method)
+    groups: dict[tuple[str, bool, tuple[str, ...]], list[_Way]] = {}
+    for (label, default, way), methods in by_way.items():
+        groups.setdefault((label, default, tuple(methods)), []).append(way)
     found = []
     for (label, default, named), ways in groups.items():
-        always = [c.text for c in ways[0] if all(c in way for way in ways)] if len(ways) > 1 else []
-        different = tuple(" and ".join(c.text for c in way if c.text not in always) for way in ways)
-        found.append(RunnerChoice(label, default, named, tuple(always), different))
+        first, *others = (changes for changes, _ in ways)
+        always = [c for c in first if others and all(c in other for other in others)]
+        rests = dict.fromkeys(c for _, rest in ways for c in rest)
+        kept = [c for c in rests if all(c in rest or _implied(c, changes) for changes, rest in ways)]
+        shared = {*always, *kept}
+        left = tuple(conditions(c for c in (*changes, *rest) if c not in shared) for changes, rest in ways)
+        found.append(RunnerChoice(label, default, named, _texts(always), left, _texts(kept)))
     return found
+
+
+#: What does not hold by itself, and what only has to stay as it is by default.
+_Way = tuple[tuple[Condition, ...], tuple[Condition, ...]]
+
+
+def _way(runner: Runner) -> _Way:
+    if not runner.changes:  # a default, or a document that does not tell them apart
+        return runner.when, ()
+    return runner.changes, tuple(c for c in runner.when if c not in runner.changes)
+
+
+def _implied(condition: Condition, changes: Iterable[Condition]) -> bool:
+    """Whether a setting that is said to have a value satisfies a condition."""
+    return any(c.op == "==" and c.option == condition.option and holds(condition, c.value) for c in changes)
+
+
+def _texts(when: Iterable[Condition]) -> tuple[str, ...]:
+    return tuple(condition.text for condition in when)
 
 
 def conditions(when: Iterable[Condition], prefix: str = "") -> str:

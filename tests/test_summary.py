@@ -159,6 +159,25 @@ def test_ways_to_a_runner_that_differ_in_one_condition_are_brought_together() ->
     )
 
 
+def test_what_only_has_to_stay_as_it_is_is_told_apart_and_once() -> None:
+    off = Condition("E_USE_NEW", "env", "!=", "0", "E_USE_NEW is not 0")  # "E_USE_NEW is 1" says so already
+    small = Condition("size", "option", "<=", "1", "size <= 1")
+    plain = Condition("odd", "option", "!=", "true", "odd is not true")
+    runners = [
+        Runner("m", "new", False, (SET, small), (), (SET,)),
+        Runner("m", "new", False, (off, FLAG, small, plain), (), (FLAG,)),
+    ]
+    (choice,) = summary.choices(runners)
+    assert choice.ways == ("E_USE_NEW is 1", "BLOCK is true and odd is not true")
+    assert (choice.always, choice.kept) == ((), ("size <= 1", "E_USE_NEW is not 0"))
+
+
+def test_the_first_line_names_what_must_be_set_not_what_must_stay() -> None:
+    unset = Condition("E_USE_NEW", "env", "!=", "0", "E_USE_NEW is not 0")
+    runners = (Runner("m", "old", True), Runner("m", "new", False, (unset, FLAG), (), (FLAG,)))
+    assert said(made(runners=runners))["runner"] == "old by default; new if BLOCK is true"
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

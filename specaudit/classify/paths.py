@@ -15,12 +15,12 @@ from specaudit.classify.deciding import Deciding, Request, options_in
 from specaudit.classify.events import Event
 from specaudit.classify.methods import Methods
 from specaudit.classify.proposers import Found, Proposers
-from specaudit.classify.runners import RunnerChoice, fixed
+from specaudit.classify.runners import RunnerChoice
 from specaudit.classify.sampling import Sampling, Step
 from specaudit.classify.scopes import Scope
 from specaudit.classify.symbolic import Reader
 from specaudit.classify.topology import possible
-from specaudit.classify.ways import alternatives, default_way, stated
+from specaudit.classify.ways import alternatives, complete, stated
 from specaudit.engines.base import RunnerAnchor
 from specaudit.model import Condition, Evidence, Hop, HopKind, Path, Verifier
 
@@ -54,8 +54,8 @@ class Tracer:
             f = self.deciding.at(self.choice.formula(anchor.label), request)
             ways = alternatives(quiet(usual(f))) if found else ()
             if ways:  # the first; the others are told by the runners of the method
-                when = stated((*ways[0], *default_way(fixed(f, ways[0]))))
-                out.append(Path(request.method, anchor.label, when, self._hops(anchor, found, request)))
+                when, hops = stated(complete(f, ways[0])), self._hops(anchor, found, request)
+                out.append(Path(request.method, anchor.label, when, hops))
         return tuple(out)
 
     def _hops(self, anchor: RunnerAnchor, found: list[Found], request: Request) -> tuple[Hop, ...]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from specaudit import nodes
 from specaudit.classify.code import Symbol, dotted
-from specaudit.classify.conditions import Formula, Lit, assume, conj, disj, negate, quiet, usual
+from specaudit.classify.conditions import Formula, conj, disj, negate, quiet, usual
 from specaudit.classify.places import Guarded, Place
 from specaudit.classify.scopes import Scope
 from specaudit.classify.symbolic import Reader
 from specaudit.classify.values import Obj, Ref, truth
 from specaudit.classify.walking import Walk
-from specaudit.classify.ways import alternatives, default_way, deviations, stated
+from specaudit.classify.ways import alternatives, complete, deviations, stated
 from specaudit.engines.base import GateAnchor, RunnerAnchor
 from specaudit.model import Condition, Evidence, Runner
 
@@ -239,22 +239,13 @@ class RunnerChoice:
         for label, f in formulas.items():
             plain = quiet(usual(f))
             lines = self.evidence(label)
-            for way in alternatives(plain):
-                when = stated((*way, *default_way(fixed(f, way))))
-                defaults.append(Runner(method, label, True, when, lines))
-            if plain is not True:
-                others.extend(
-                    Runner(method, label, False, stated(way), lines)
-                    for way in deviations(f)
-                    if _needs_setting(stated(way))
-                )
+            defaults.extend(Runner(method, label, True, stated(complete(f, way)), lines) for way in alternatives(plain))
+            for way in deviations(f) if plain is not True else ():
+                needed = complete(f, way)
+                changes = stated(lit for lit in needed if not lit.by_default)
+                if _needs_setting(changes):
+                    others.append(Runner(method, label, False, stated(needed), lines, changes))
         return (*defaults, *dict.fromkeys(others))
-
-
-def fixed(f: Formula, way: tuple[Lit, ...]) -> Formula:
-    """The formula when those literals hold."""
-    signs = {lit.key: lit.holds for lit in way}
-    return assume(f, lambda lit: signs[lit.key] == lit.holds if lit.key in signs else None)
 
 
 def _needs_setting(conditions: tuple[Condition, ...]) -> bool:

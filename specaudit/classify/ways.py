@@ -1,13 +1,13 @@
-"""Formulas spelled out: the ways to make one true, the fewest changes of settings that do, conditions as reports show
-them.
+"""Formulas spelled out: the ways to make one true, the fewest changes of settings that do, all that such a way needs,
+conditions as reports show them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 
-from specaudit.classify.conditions import And, Formula, Lit, Or, assume, conj, literals, usual, words
+from specaudit.classify.conditions import And, Formula, Lit, Or, assume, conj, holds, literals, usual, words
 from specaudit.model import Condition
 
 _ORDER = {"env": 0, "option": 1, "platform": 2, "model": 3}
@@ -98,25 +98,48 @@ def _unlikely(f: Formula) -> int:
 
 
 def deviations(f: Formula) -> tuple[tuple[Lit, ...], ...]:
-    """The smallest sets of settings to change for a formula that is false when nothing is configured."""
+    """The smallest sets of settings to change for a formula that is false when nothing is configured.
+
+    What they rely on being as it is by default is not in them: :func:`complete` adds it.
+    """
     ways = alternatives(assume(f, lambda lit: True if lit.by_default else None))
-    return tuple(way for way in ways if _allows(way, f))
+    return tuple(way for way in ways if usual(fixed(f, way)) is not False)
 
 
-def _allows(way: tuple[Lit, ...], f: Formula) -> bool:
-    """Whether the formula can hold with those literals and everything else as it is by default."""
+def fixed(f: Formula, way: tuple[Lit, ...]) -> Formula:
+    """The formula when those literals hold."""
     signs = {lit.key: lit.holds for lit in way}
-    exact = {c.option: c.value for lit in way if (c := lit.condition) and c.op == "==" and lit.holds}
+    exact = {c.option: c.value for lit in way if (c := lit.stated) and c.op == "=="}
 
     def known(lit: Lit) -> bool | None:
         c = lit.condition
         if lit.key in signs:
             return signs[lit.key] == lit.holds
-        if c is not None and c.op == "==" and c.option in exact:
-            return (exact[c.option] == c.value) == lit.holds
-        return lit.by_default
+        if c is None or c.option not in exact:
+            return None
+        found = holds(c, exact[c.option])
+        return None if found is None else found == lit.holds
 
-    return assume(f, known) is not False
+    return assume(f, known)
+
+
+def complete(f: Formula, way: tuple[Lit, ...]) -> tuple[Lit, ...]:
+    """Everything that must hold for a way to make a formula true: its own literals, and those that it needs to stay as
+    they are by default.
+    """
+    rest = fixed(f, way)
+    seen: set[Hashable] = set()
+    while lit := next((n for n in default_way(rest) if _open(n) and n.key not in seen), None):
+        seen.add(lit.key)
+        either = conj(assume(rest, _deciding(lit, value)) for value in (True, False))
+        if usual(either) is not False:  # it goes on whatever the test gives, so that must not be asked for
+            rest = either
+    return (*way, *default_way(rest))
+
+
+def _open(lit: Lit) -> bool:
+    """Whether reports show the test and no default tells what it gives: it asks about the model."""
+    return lit.condition is not None and lit.usual is None
 
 
 def stated(way: Iterable[Lit]) -> tuple[Condition, ...]:

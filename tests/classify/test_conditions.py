@@ -78,6 +78,43 @@ def test_deviations_are_changes_that_make_it_true(f: c.Formula) -> None:
         assert decided(f, changed)
 
 
+M, N = (lit(name, kind="model") for name in "mn")
+
+
+def of_models(inner: st.SearchStrategy[c.Formula]) -> st.SearchStrategy[c.Formula]:
+    """Formulas that the model decides, too."""
+    sides = st.tuples(st.sampled_from([M, N, c.negate(M)]), inner, inner)
+    return sides.map(lambda s: c.disj((c.conj((s[0], s[1])), c.conj((c.negate(s[0]), s[2])))))
+
+
+@generated(st.one_of(formulas(), of_models(formulas()), of_models(of_models(formulas()))))
+def test_a_complete_way_is_enough_whatever_else_is_configured(f: c.Formula) -> None:
+    found = [*ways.alternatives(c.usual(f)), *(() if c.usual(f) is True else ways.deviations(f))]
+    every = [dict(zip("abcmn", values, strict=True)) for values in product(("1", None), repeat=5)]
+    for way in found:
+        told = ways.stated(ways.complete(f, way))
+        assert set(ways.stated(way)) <= set(told)
+        for world in every:
+            if all(c.holds(condition, world[condition.option]) for condition in told):
+                assert decided(f, world)
+
+
+def test_a_complete_way_asks_nothing_of_a_model_that_decides_nothing() -> None:
+    both = c.disj((c.conj((M, c.negate(A))), c.conj((c.negate(M), c.negate(A), c.negate(B)))))
+    assert set(ways.complete(both, ())) == {c.negate(A), c.negate(B)}
+
+
+def test_a_complete_way_asks_of_the_model_what_its_own_changes_make_it_decide() -> None:
+    f = c.disj((c.conj((M, A)), c.conj((c.negate(M), c.negate(A)))))
+    assert set(ways.complete(f, (A,))) == {A, M}
+
+
+def test_a_value_decides_every_test_of_its_setting() -> None:
+    is_set = c.Lit("a is set", Condition("a", "option", "is set", "", "a is set"), True, False)
+    assert ways.fixed(c.disj((c.negate(is_set), B)), (A,)) == B
+    assert ways.complete(c.conj((A, c.disj((c.negate(is_set), c.negate(B))))), (A,)) == (A, c.negate(B))
+
+
 def test_what_stands_beside_a_choice_decides_it() -> None:
     """Else a test that only the running program knows would hide the setting beside it."""
     assert c.conj((A, c.disj((c.negate(A), B)))) == c.conj((A, B))

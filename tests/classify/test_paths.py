@@ -21,6 +21,7 @@ from specaudit.model import Path as Way
 EXPECTED = json.loads((Path(__file__).parents[1] / "data" / "paths.json").read_text(encoding="utf-8"))
 CASES = [(version, method) for version, methods in EXPECTED.items() for method in methods]
 VLLM = ENGINES["vllm"]
+FLAG = "VLLM_USE_V2_MODEL_RUNNER"
 Audited = Callable[[str], Audit]
 Traced = Callable[..., tuple[Way, ...]]
 
@@ -51,7 +52,9 @@ def test_a_path_passes_what_was_written_down_in_that_order(
 @pytest.fixture(scope="module")
 def traced(audited: Audited, release: Callable[[str], Path]) -> Traced:
     """``traced("0.33.0", "eagle3", {"parallel_drafting": "true"})``."""
-    indexes = {version: index_of(release(version), wants=VLLM.wants) for version in ("0.20.1", "0.33.0", "0.9.2")}
+    indexes = {
+        version: index_of(release(version), wants=VLLM.wants) for version in ("0.20.1", "0.24.0", "0.33.0", "0.9.2")
+    }
 
     def get(version: str, method: str, settings: Mapping[str, str | None]) -> tuple[Way, ...]:
         return trace(indexes[version], method, settings, audited(version).verifiers)
@@ -66,6 +69,25 @@ def test_a_flag_changes_runner_proposer_and_kernel(traced: Traced) -> None:
     assert any(text.startswith("class EagleProposer") for text in texts)
     assert any(text.startswith("def rejection_greedy_sample_kernel") for text in texts)
     assert not any("/worker/gpu/spec_decode/" in hop.path for hop in way.hops)
+
+
+@pytest.mark.parametrize("version", ["0.20.1", "0.24.0", "0.33.0"])
+def test_a_trace_needs_what_the_scan_tells_except_what_was_set(version: str, traced: Traced, audited: Audited) -> None:
+    """Every way to a runner that the flag alone or the option alone opens, walked with it set."""
+    walked = []
+    for runner in audited(version).runners:
+        told = [c for c in runner.changes if c.kind != "model"]
+        if [c.op for c in told] == ["=="] and told[0].option in (FLAG, "parallel_drafting"):
+            (way,) = traced(version, runner.method, {told[0].option: told[0].value})
+            assert (way.runner, set(way.when)) == (runner.runner, set(runner.when) - set(told)), runner.method
+            walked.append(told[0].option)
+    assert set(walked) == ({FLAG} if version == "0.20.1" else {FLAG, "parallel_drafting"})
+
+
+def test_a_listed_architecture_is_enough_for_the_newer_runner(traced: Traced) -> None:
+    (way,) = traced("0.24.0", "eagle3", {"model_config.architectures": "Qwen3ForCausalLM"})
+    assert way.runner == "v2"
+    assert {c.option for c in way.when if c.kind == "model"} == set()
 
 
 def test_an_option_that_the_newer_runner_refuses_leads_to_the_older_one(traced: Traced) -> None:

@@ -194,6 +194,22 @@ def test_the_name_of_an_engine_alone_is_taken_for_a_machine_and_what_else_to_wri
     assert (said.code, "vllm==VERSION" in said.err) == (3, True)
 
 
+def test_a_runner_is_shown_with_all_that_it_asks_for(
+    specaudit: Callable[..., Said], release: Callable[[str], Path]
+) -> None:
+    """As the trace of the same configuration has it."""
+    said = specaudit("scan", f"dir:{release('0.20.1')}", "--no-rules", "--method", "eagle3")
+    shown = " ".join(said.out.split())
+    traced = specaudit(
+        *("trace", f"dir:{release('0.20.1')}", "--method", "eagle3", "--env", "VLLM_USE_V2_MODEL_RUNNER=1")
+    )
+    needed = [line.removeprefix("  if ") for line in traced.out.splitlines() if line.startswith("  if ")]
+    assert len(needed) == 7
+    assert [text for text in needed if text not in shown] == []
+    assert "v2 eagle3 - VLLM_USE_V2_MODEL_RUNNER is 1 and model_config.has_inner_state is not true" in shown
+    assert "and as by default: parallel_config.prefill_context_parallel_size <= 1; " in shown
+
+
 def test_brief_leaves_the_tables_out(specaudit: Callable[..., Said], release: Callable[[str], Path]) -> None:
     said = specaudit("scan", f"dir:{release('0.33.0')}", "--no-rules", "--brief")
     assert "verifier" in said.out
