@@ -17,7 +17,7 @@ Topology = Literal[
 Walk = Literal["linear", "tree", "block", "synthetic", "lossy", "helper", "dispatcher", "unknown"]
 Role = Literal["kernel", "function", "class", "compiled"]
 Reachable = Literal["default", "conditional", "dead"]
-HopKind = Literal["config", "runner", "proposer", "attention", "sampler", "kernel"]
+HopKind = Literal["config", "runner", "proposer", "otherwise", "attention", "sampler", "kernel"]
 Severity = Literal["info", "low", "medium", "high", "critical"]
 Status = Literal["present", "partial", "fixed", "not-applicable", "not-found", "unreachable"]
 OptionStatus = Literal["honoured", "ignored", "overridden"]
@@ -283,7 +283,7 @@ class OptionVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One step from configuration to kernel."""
+    """One step from configuration to kernel; ``otherwise``: what another draft model would get for a proposer."""
 
     path: str
     line: int

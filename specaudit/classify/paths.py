@@ -2,7 +2,8 @@
 
 Each hop is a line of the engine: what the configuration does with the method, how the runner and the proposer are
 chosen, what the proposer does, and how its drafts are verified. Tests that could lead elsewhere stay in the list;
-where they lead is told by :class:`specaudit.model.Runner` and by each proposer's variants.
+where they lead is told by :class:`specaudit.model.Runner` and by each proposer's variants. What another draft model
+would get in the chosen one's place is marked ``otherwise``.
 """
 
 from __future__ import annotations
@@ -95,15 +96,23 @@ class Tracer:
 
     def _factory(self, live: Iterable[Found], chosen: Found, request: Request) -> Iterator[Step]:
         """The tests passed on the way to the proposer, and the other proposers that a special draft model would get."""
+        passed: set[tuple[str, int]] = set()
         for found in live:
             site = found.site
             if site.path != chosen.site.path or site.line > chosen.site.line:
                 continue
-            outside = [e for e in site.tests if e.path == site.runner.path]
-            yield from self._passed(outside, request)
-            yield from ((e.path, e.line, "proposer") for e in site.via)
-            yield from self._passed([e for e in site.tests if e not in outside], request)
-            yield site.path, site.line, "proposer"
+            for step in self._made(found, "proposer" if found is chosen else "otherwise", request):
+                if step[:2] not in passed:  # the way to one goes on where the way to the one before it has ended
+                    passed.add(step[:2])
+                    yield step
+
+    def _made(self, found: Found, what: HopKind, request: Request) -> Iterator[Step]:
+        site = found.site
+        outside = [e for e in site.tests if e.path == site.runner.path]
+        yield from self._passed(outside, request)
+        yield from ((e.path, e.line, "proposer") for e in site.via)
+        yield from self._passed([e for e in site.tests if e not in outside], request)
+        yield site.path, site.line, what
 
     def _passed(self, tests: Iterable[Evidence], request: Request) -> Iterator[Step]:
         for evidence in tests:
@@ -186,7 +195,7 @@ class Tracer:
                     yield event.path, event.line, "proposer"
         for found in live:
             if found is not chosen and found.site.runner is chosen.site.runner:
-                yield from ((e.path, e.line, "proposer") for e in found.proposer.evidence[1:])
+                yield from ((e.path, e.line, "otherwise") for e in found.proposer.evidence[1:])
 
 
 def _replaces(later: Found, first: Found) -> bool:

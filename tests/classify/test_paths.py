@@ -104,6 +104,20 @@ def test_the_draft_models_architecture_decides_between_proposers(traced: Traced)
     assert not any("LiLiCorrSpeculator(" in hop.text for hop in plain.hops)
 
 
+def test_what_another_draft_model_would_get_is_told_as_such_and_the_way_there_once(traced: Traced) -> None:
+    def others(settings: Mapping[str, str | None]) -> list[str]:
+        (way,) = traced("0.33.0", "dflash", settings)
+        making = [hop for hop in way.hops if hop.path.endswith("worker/gpu/spec_decode/__init__.py")]
+        assert len({hop.line for hop in making}) == len(making)
+        assert [hop.what for hop in making if "return " in hop.text][-1] == "proposer"
+        return [hop.text.split("(")[0] for hop in making if hop.what == "otherwise"]
+
+    kinds = ("XPress", "LiLiCorr", "DFlash2")
+    assert others({}) == [f"return {kind}Speculator" for kind in kinds]
+    assert others({"draft_model_config.architectures": "DFlash2DraftModel"}) == []
+    assert others({"draft_model_config.architectures": "DFlashDraftModel"}) == []
+
+
 def test_a_mode_of_the_kernel_is_part_of_the_path(traced: Traced) -> None:
     def lines(value: str) -> set[int]:
         ways = traced("0.33.0", "dflash", {"rejection_sample_method": value})
