@@ -91,7 +91,7 @@ def apply(
     """Plan recipes, show the plan, and apply it (the default of `specaudit patch TARGET`).
 
     Everything is checked before the first file is touched, and undone when anything fails. On several targets: none is
-    changed unless all can be; one that fails is taken back.
+    changed unless all can be and hold the same engine; one that fails is taken back.
     """
     from specaudit import document
     from specaudit.console import complain, note, show_lines

@@ -20,6 +20,8 @@ from specaudit.words import counted
 
 #: What ends a change that was begun: the agent undoes it, and says so, but may not have come to the end of that.
 _BEGUN = ("os", "terminated")
+#: Files in which a host differs that are named.
+_TOLD = 3
 #: Hosts at a time: each costs a connection and a thread.
 WIDTH = 8
 
@@ -90,11 +92,13 @@ def _named_once(planned: Sequence[Planned]) -> Iterator[Planned]:
 
 
 def agree(planned: Sequence[Planned]) -> None:
-    """Checks that every host has a plan, and the same one.
+    """Checks that every host has a plan, and that all hold the same engine, byte for byte.
+
+    Files that no recipe edits count, too: the findings and the checks after a change rest on the whole engine.
 
     Raises:
         IncompleteError: not all hosts have one, some because they could not be reached or examined.
-        PatchError: not all hosts have one, or they differ.
+        PatchError: not all hosts have one, or their engines differ.
     """
     failed = {p.target.spec: p.error for p in planned if p.error is not None}
     if failed:
@@ -105,21 +109,33 @@ def agree(planned: Sequence[Planned]) -> None:
             f"{len(failed)} of {counted(len(planned), 'host')} cannot be changed, so none was. {which}.",
             others if len(failed) < len(planned) else next(iter(failed.values())).hint,
         )
-    groups: dict[object, list[str]] = {}
+    groups: dict[object, list[tuple[str, Prepared]]] = {}
     for p in planned:
         assert p.prepared is not None
-        groups.setdefault(_content(p.prepared.plan), []).append(p.target.spec)
+        groups.setdefault(_content(p.prepared.plan), []).append((p.target.spec, p.prepared))
     if len(groups) > 1:
-        sides = " / ".join(", ".join(names) for names in groups.values())
+        sides = list(groups.values())
+        first = sides[0][0][1]
+        told = ["", *(f" ({_difference(first, side[0][1])})" for side in sides[1:])]
+        shown = " / ".join(", ".join(spec for spec, _ in side) + why for side, why in zip(sides, told, strict=True))
         raise PatchError(
-            f"The hosts do not hold the same engine, so none was changed: {sides}.",
+            f"The hosts do not hold the same engine, so none was changed: {shown}.",
             "Change each group alone, or all of them with --allow-partial.",
         )
 
 
 def _content(plan: Plan) -> object:
     files = tuple((s.recipe, s.version, c.path, c.before_sha, c.after_sha) for s in plan.steps for c in s.changes)
-    return plan.version, plan.already, files
+    return plan.engine, plan.version, plan.digest, plan.already, files
+
+
+def _difference(first: Prepared, other: Prepared) -> str:
+    """In what a host is unlike the first one: another release, else the files that differ."""
+    if (other.plan.engine, other.plan.version) != (first.plan.engine, first.plan.version):
+        return f"{other.plan.engine} {other.plan.version or 'of unknown version'}"
+    paths = sorted({path for path, _ in set(first.files.items()) ^ set(other.files.items())})
+    more = f" and {counted(len(paths) - _TOLD, 'more file')}" if len(paths) > _TOLD else ""
+    return f"differs in {', '.join(paths[:_TOLD])}{more}" if paths else "has another change by specaudit"
 
 
 def apply_all(

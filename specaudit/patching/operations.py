@@ -37,12 +37,16 @@ PATIENCE = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A plan for one place, what stands there, what it touches beside its files, and how the place was asked for."""
+    """A plan for one place, what stands there, what it touches beside its files, and how the place was asked for.
+
+    ``files`` holds the SHA-256 of every file of the engine as planned on.
+    """
 
     plan: Plan
     standing: Standing | None
     surroundings: Surroundings
     asked: str
+    files: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ def prepare(place: Place, recipes: Sequence[Recipe]) -> Prepared:
     with _PARSING, _unchanged(place, "Plan again: specaudit patch TARGET --recipe NAME."):
         made = plan(snapshot, recipes, versions, all_recipes())
     around = place.surroundings(made.paths) if made.steps else Surroundings()
-    return Prepared(made, standing, around, place.asked)
+    return Prepared(made, standing, around, place.asked, snapshot.hashes)
 
 
 @contextmanager

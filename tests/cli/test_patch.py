@@ -194,6 +194,27 @@ def test_relative_folders_are_changed_side_by_side(
         ]  # fmt: skip
 
 
+def test_targets_of_which_one_differs_in_any_file_are_refused(
+    engine: str, release: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    subprocess.run(["cp", "-al", str(release("0.20.1")), str(other)], check=True)
+    file = other / "vllm/envs.py"  # which the recipe does not edit
+    data = file.read_bytes()
+    file.unlink()  # a link to the release's own
+    file.write_bytes(data + b"#x\n")
+    before = Path(engine[4:], SCHEDULER).read_bytes()
+    command = ["patch", engine, f"dir:{other}", "--recipe", "lookahead-slots", "--yes", "--no-diff"]
+    assert run(command) == Exit.ERROR
+    assert capsys.readouterr().err == (
+        "error: The hosts do not hold the same engine, so none was changed: "
+        f"{engine} / dir:{other} (differs in vllm/envs.py).\n"
+        "  try: Change each group alone, or all of them with --allow-partial.\n"
+    )
+    assert [(Path(site) / SCHEDULER).read_bytes() for site in (engine[4:], other)] == [before, before]
+    assert run([*command, "--allow-partial"]) == Exit.CLEAN
+
+
 @pytest.mark.parametrize(("key", "code", "said"), [
     ("\x03", Exit.INTERRUPTED, "The question was left"),
     ("\x04", Exit.INTERRUPTED, "The question was left"),

@@ -672,7 +672,8 @@ def test_a_fleet_is_refused_when_one_host_differs(
     (three["gpu2"] / SCHEDULER).write_bytes(data + b"# edited here\n")
     planned = fleet.plan_all(targets(three), named([SLOTS]), open_place)
     with pytest.raises(
-        PatchError, match=r"do not hold the same engine, so none was changed: dir:.*gpu1.*gpu3.* / dir:.*gpu2"
+        PatchError,
+        match=rf"the same engine, so none was changed: dir:.*gpu1.*gpu3.* / dir:.*gpu2.* \(differs in {SCHEDULER}\)",
     ):
         fleet.agree(planned)
     (three["gpu3"] / SCHEDULER).unlink()
@@ -681,6 +682,37 @@ def test_a_fleet_is_refused_when_one_host_differs(
         fleet.agree(planned)
     done = fleet.apply_all(planned, open_place, journals=journals)  # --allow-partial
     assert [result.code for result in done] == [Exit.CLEAN, Exit.CLEAN, Exit.ERROR]
+
+
+def test_a_host_that_differs_where_no_recipe_edits_is_refused_too(
+    three: dict[str, Path], open_place: fleet.Open, journals: Path
+) -> None:
+    """The findings and the checks after a change rest on the whole engine."""
+    for name in ("envs", "logger", "sequence", "version"):
+        file = three["gpu2"] / f"vllm/{name}.py"
+        data = file.read_bytes()
+        file.unlink()  # a link to the cache
+        file.write_bytes(data + b"#x\n")
+    planned = fleet.plan_all(targets(three), named([SLOTS]), open_place)
+    with pytest.raises(
+        PatchError,
+        match=r" / dir:\S*gpu2\S* \(differs in vllm/envs.py, vllm/logger.py, vllm/sequence.py and 1 more file\)\.",
+    ):
+        fleet.agree(planned)
+    done = fleet.apply_all(planned, open_place, journals=journals)  # --allow-partial
+    assert [result.code for result in done] == [Exit.CLEAN] * 3
+
+
+def test_a_host_with_another_release_is_named_with_it(three: dict[str, Path], open_place: fleet.Open) -> None:
+    facts = three["gpu3"] / "vllm-0.20.1.dist-info"
+    facts.rename(facts.with_name("vllm-0.20.2.dist-info"))
+    metadata = facts.with_name("vllm-0.20.2.dist-info") / "METADATA"
+    text = metadata.read_text()
+    metadata.unlink()
+    metadata.write_text(text.replace("Version: 0.20.1", "Version: 0.20.2"))
+    planned = fleet.plan_all(targets(three), named([SLOTS]), open_place)
+    with pytest.raises(PatchError, match=r"gpu2\S* / dir:\S*gpu3\S* \(vllm 0\.20\.2\)\."):
+        fleet.agree(planned)
 
 
 def test_one_of_three_hosts_fails_and_is_taken_back(

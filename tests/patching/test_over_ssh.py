@@ -105,7 +105,8 @@ def test_a_half_patched_fleet_is_refused(
     capsys.readouterr()
     command = ["patch", *options(client, tmp_path), "--recipe", "lookahead-slots", "--yes", "--no-diff"]
     assert program(command) == Exit.ERROR
-    assert "do not hold the same engine, so none was changed: gpu1, gpu2 / gpu3" in capsys.readouterr().err
+    said = f"do not hold the same engine, so none was changed: gpu1, gpu2 / gpu3 (differs in {SCHEDULER})."
+    assert said in capsys.readouterr().err
     assert program([*command, "--allow-partial"]) == Exit.CLEAN
     assert len({tree.sha((site / SCHEDULER).read_bytes()) for site in fleet.values()}) == 1
 
