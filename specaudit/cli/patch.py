@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from specaudit.cli import machines
 from specaudit.cli.root import sub_app
 from specaudit.errors import Exit, JournalError, LeftError, PatchError, UsageError, exit_of
-from specaudit.words import counted, meant
+from specaudit.words import meant
 
 if TYPE_CHECKING:
     from typer._click.core import Context
@@ -234,7 +234,7 @@ def revert(
     """
     from specaudit.console import note, show_lines
     from specaudit.patching.operations import take_back
-    from specaudit.patching.present import standing_lines
+    from specaudit.patching.present import reverted_line, reverting_lines
     from specaudit.patching.recipes.registry import named
 
     with _place(target, said, engine) as place:
@@ -242,12 +242,12 @@ def revert(
         stand = {application["recipe"] for application in standing.applied}
         named(name for name in recipe or () if name not in stand)  # that there are such
         if not (standing.applied or standing.pending or standing.leftovers):
-            _write(json, [{"target": target, "reverted": [], "restored": []}])
+            _write(json, [{"target": target, "reverted": [], "restored": [], "deleted": []}])
             if not json:
                 show_lines([(f"{target}: no change by specaudit stands there, nothing is to be taken back", None)])
             return
         if not json:
-            show_lines(standing_lines(target, standing))
+            show_lines(reverting_lines(target, standing, recipe))
         if not yes and not (sys.stdin.isatty() and typer.confirm("Take it back?", err=True)):
             note("nothing was changed; add --yes to take it back")
             return
@@ -255,12 +255,10 @@ def revert(
             answer, notes = take_back(place, recipe)
         for text in notes:
             note(text)
-        reverted, restored = list(answer["reverted"]), list(answer["restored"])
         if not json:
-            words = ", ".join(reverted) or "the interrupted change"
-            show_lines([(f"{target}: {words} taken back, {counted(len(restored), 'file')} restored", "green")])
+            show_lines([reverted_line(target, answer)])
             show_lines((f"  restart {pid}  {name}", "yellow") for pid, name in place.surroundings(()).processes)
-    _write(json, [{"target": target, "reverted": reverted, "restored": restored}])
+    _write(json, [{"target": target, **{what: list(answer[what]) for what in ("reverted", "restored", "deleted")}}])
 
 
 @app.command("forget")

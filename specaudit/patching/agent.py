@@ -147,7 +147,11 @@ def apply(store: Store, request: Header, blobs: Blobs) -> tuple[Header, Blobs]:
 
 
 def revert(store: Store, request: Header, blobs: Blobs) -> tuple[Header, Blobs]:
-    """Takes back what is pending, and the applications named in ``request["recipes"]`` (all when absent)."""
+    """Takes back what is pending, and the applications named in ``request["recipes"]`` (all when absent).
+
+    Of the files, ``restored`` have got back what they held, ``deleted`` are those that a patch had added, and
+    ``untouched`` were as they should be already (an interrupted run had not come to them).
+    """
     with store.locked(create=False):
         journal, names = store.journal, request.get("recipes")
         applied, pending = journal["applied"], journal["pending"]
@@ -169,10 +173,18 @@ def revert(store: Store, request: Header, blobs: Blobs) -> tuple[Header, Blobs]:
             reverting = [a["recipe"] for a in going]
             journal["pending"] = {"op": "revert", "application": under_way, "going": reverting, "goal": goal}
             store.save()
+        untouched = [path for path in goal if digest(store.target(path)) == goal[path]]
         left = _bring_back(store, goal)
         journal["applied"] = [a for a in applied if a not in going]
         left += _settle(store)
-    return {"reverted": [a["recipe"] for a in going], "restored": sorted(goal), "left": left}, {}
+    moved = sorted(set(goal) - set(untouched))
+    return {
+        "reverted": [a["recipe"] for a in going],
+        "restored": [path for path in moved if goal[path] is not None],
+        "deleted": [path for path in moved if goal[path] is None],
+        "untouched": sorted(untouched),
+        "left": left,
+    }, {}
 
 
 def fetch(store: Store, request: Header, blobs: Blobs) -> tuple[Header, Blobs]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -87,6 +87,21 @@ class Standing:
         """Names of the recipes that stand."""
         return tuple(str(a["recipe"]) for a in self.applied)
 
+    def going(self, recipes: Collection[str] | None = None) -> tuple[Mapping[str, Any], ...]:
+        """The applications that a revert of some recipes (all by default) takes back, interrupted reverts included."""
+        begun = (self.pending or {}).get("going", ())
+        return tuple(a for a in self.applied if recipes is None or a["recipe"] in (*recipes, *begun))
+
+    def goal(self, recipes: Collection[str] | None = None) -> Mapping[str, str | None]:
+        """What that revert brings files to, by path: a SHA-256, ``None`` where a file is deleted.
+
+        What an interrupted run left is taken back with it.
+        """
+        goal: dict[str, str | None] = dict(self.pending["goal"]) if self.pending else {}
+        for application in reversed(self.going(recipes)):
+            goal.update((change["path"], change["before"]) for change in reversed(application["changes"]))
+        return goal
+
     @property
     def drifted(self) -> tuple[FileState, ...]:
         """Files that are not as the standing applications left them."""
@@ -135,7 +150,8 @@ class AgentClient:
         """Takes applications back (all of them by default), and whatever an interrupted run left.
 
         Returns:
-            ``reverted`` (recipe names), ``restored`` (paths) and ``left`` (folders that hold someone else's files, and
+            ``reverted`` (recipe names); ``restored``, ``deleted`` and ``untouched`` (paths that got their content back,
+            that a patch had added, and that were right already); ``left`` (folders that hold someone else's files, and
             what someone else has put into the agent's own folder).
 
         Raises:

@@ -150,10 +150,11 @@ def take_back(
     """
     answer = place.agent().revert(recipes)
     notes = _left(answer)
-    if answer["restored"]:
+    paths = sorted(path for what in ("restored", "deleted", "untouched") for path in answer[what])
+    if paths:
         names = ", ".join(answer["reverted"]) or "an interrupted change"
         journal = journal_of(place, journals)
-        _note(notes, lambda: _record(place, journal, f"reverted: {names}", "\n".join(answer["restored"])))
+        _note(notes, lambda: _record(place, journal, f"reverted: {names}", "\n".join(paths)))
     return answer, tuple(notes)
 
 

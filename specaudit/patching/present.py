@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from specaudit.lines import Line, hanging
 from specaudit.patching.client import Standing
@@ -100,17 +101,51 @@ def standing_lines(place: str, standing: Standing, foreign: Mapping[str, str] | 
     """
     others = list((foreign or {}).items())
     yield f"{place}: {state_word(standing, foreign)}", "bold"
-    for application in standing.applied:
-        yield from hanging(f"  {application['recipe']} {application['version']}  ", application.get("summary", ""))
-    pending = standing.pending
-    if pending is not None:
-        yield f"  an {'apply' if pending['op'] == 'apply' else 'undo'} was interrupted; take it back with revert", "red"
+    yield from _applications(standing.applied)
+    yield from _pending(standing)
     for file in standing.files:
         yield f"  {file.word:<9} {file.path}", None if file.word in ("patched", "original") else "red"
     for path, kind in others[:SHOWN]:
         yield f"  foreign   {path}  ({kind} against its wheel, not by specaudit)", "yellow"
     if len(others) > SHOWN:
         yield f"  foreign   and {counted(len(others) - SHOWN, 'more file')}", "yellow"
+    yield from _leftovers(standing)
+
+
+def reverting_lines(place: str, standing: Standing, recipes: Collection[str] | None = None) -> Iterator[Line]:
+    """What a revert of some recipes (all by default) takes back: which of them stand, and what becomes of each file."""
+    yield f"{place}: {state_word(standing)}, to be taken back", "bold"
+    yield from _applications(standing.going(recipes))
+    yield from _pending(standing)
+    files, drifted = {file.path: file for file in standing.files}, {file.path for file in standing.drifted}
+    for path, sha in sorted(standing.goal(recipes).items()):
+        if path in drifted:
+            yield f"  {files[path].word:<9} {path}", "red"
+        elif files[path].now != sha:
+            yield f"  {'delete' if sha is None else 'restore':<9} {path}", None
+    yield from _leftovers(standing)
+
+
+def reverted_line(place: str, answer: Mapping[str, Any]) -> Line:
+    """The outcome of a revert, as the agent answers it."""
+    parts = [f"{counted(len(answer['restored']), 'file')} restored"] if answer["restored"] else []
+    parts += [f"{counted(len(answer['deleted']), 'file')} deleted"] if answer["deleted"] else []
+    words = ", ".join(answer["reverted"]) or "the interrupted change"
+    return f"{place}: {words} taken back, {', '.join(parts) or 'no file had to be changed'}", "green"
+
+
+def _applications(applied: Iterable[Mapping[str, Any]]) -> Iterator[Line]:
+    for application in applied:
+        yield from hanging(f"  {application['recipe']} {application['version']}  ", application.get("summary", ""))
+
+
+def _pending(standing: Standing) -> Iterator[Line]:
+    if standing.pending is not None:
+        word = "apply" if standing.pending["op"] == "apply" else "undo"
+        yield f"  an {word} was interrupted; take it back with revert", "red"
+
+
+def _leftovers(standing: Standing) -> Iterator[Line]:
     if standing.leftovers:
         yield f"  {standing.folder} was left by an interrupted run; revert removes it", "yellow"
 

@@ -84,6 +84,32 @@ def test_apply_status_verify_log_show_revert(engine: str, capsys: pytest.Capture
     assert "no change by specaudit stands there, nothing is to be taken back" in capsys.readouterr().out
 
 
+def test_a_revert_shows_what_it_takes_back_and_counts_what_it_restores_and_deletes(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = Path(engine[4:], "vllm/specaudit_ddtree")
+    assert run(["patch", engine, "--recipe", "ddtree-v1", "--recipe", "gdn-state-index", "--yes"]) == Exit.CLEAN
+    added = {str(path.relative_to(engine[4:])) for path in package.rglob("*.py")}
+    capsys.readouterr()
+    assert run(["patch", "revert", engine, "--recipe", "ddtree-v1"]) == Exit.CLEAN
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == f"{engine}: patched, to be taken back"
+    shown = {(line.split()[0], line.split()[1]) for line in lines if line.split()[0] in ("delete", "restore")}
+    assert {path for word, path in shown if word == "delete"} == added
+    edited = {path for word, path in shown if word == "restore"}
+    assert "vllm/v1/worker/gpu_model_runner.py" in edited
+    assert not any("/ops/" in path for path in edited)  # those of the other recipe
+    assert "gdn-state-index" not in "".join(lines)
+    assert run(["patch", "revert", engine, "--recipe", "ddtree-v1", "--yes"]) == Exit.CLEAN
+    said = f"ddtree-v1 taken back, {len(edited)} files restored, {len(added)} files deleted"
+    assert said in capsys.readouterr().out
+    assert not package.exists()
+    assert run(["patch", "revert", engine, "--yes", "--json"]) == Exit.CLEAN
+    answer = json.loads(capsys.readouterr().out)
+    assert any("/ops/" in path for path in answer["restored"])
+    assert answer["deleted"] == []
+
+
 def test_what_could_not_be_judged_is_said_before_anything_is_changed(
     engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

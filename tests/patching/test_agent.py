@@ -137,6 +137,37 @@ def test_recipes_revert_one_by_one(site: Path, agent: AgentClient, tmp_path: Pat
     assert tree.facts(tmp_path) == before
 
 
+def test_what_was_an_original_and_what_was_added_is_told_apart(site: Path, agent: AgentClient) -> None:
+    apply(agent, site, "one", (tree.PLAIN, tree.NEW))
+    apply(agent, site, "two", (tree.HOOK,))
+    plain, standing = tree.sha((site / tree.PLAIN).read_bytes()), agent.status()
+    assert {path: sha is None for path, sha in standing.goal(["one"]).items()} == {tree.PLAIN: False, tree.NEW: True}
+    assert set(standing.goal()) == {tree.PLAIN, tree.NEW, tree.HOOK}
+    assert [a["recipe"] for a in standing.going(["one"])] == ["one"]
+    answer = agent.revert(["one"])
+    assert (answer["restored"], answer["deleted"], answer["untouched"]) == ([tree.PLAIN], [tree.NEW], [])
+    assert tree.sha((site / tree.PLAIN).read_bytes()) != plain
+
+
+def test_files_that_an_interrupted_run_had_not_come_to_are_not_counted_as_restored(
+    site: Path, agent: AgentClient
+) -> None:
+    before = (site / tree.PLAIN).read_bytes()
+    apply(agent, site, "one", (tree.PLAIN, tree.NEW, tree.HOOK))
+    journal = site / ".specaudit-vllm/journal.json"
+    held = json.loads(journal.read_text())
+    one = held["applied"].pop()
+    goal = {change["path"]: change["before"] for change in one["changes"]}
+    journal.write_text(json.dumps(held | {"pending": {"op": "apply", "application": one, "goal": goal}}))
+    (site / tree.PLAIN).unlink()
+    (site / tree.PLAIN).write_bytes(before)  # as it was before the run came to it
+    (site / tree.NEW).unlink()
+    answer = agent.revert()
+    assert (answer["restored"], answer["deleted"]) == ([tree.HOOK], [])
+    assert answer["untouched"] == sorted([tree.PLAIN, tree.NEW])
+    assert agent.status().state == "clean"
+
+
 def test_a_recipe_that_another_needs_is_not_taken_away(site: Path, agent: AgentClient) -> None:
     apply(agent, site, "base", (tree.PLAIN,))
     application, blobs = tree.application(site, "top", (tree.HOOK,))
