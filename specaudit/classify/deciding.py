@@ -193,6 +193,14 @@ class Deciding:
 
     def validated(self, path: str, line: int, request: Request) -> Iterator[Spot]:
         """A validator's call and the tests about the method behind it, when there are such that hold."""
+        for functions in self._validators(path, line):
+            named = {spot for f in functions for spot in self._refusing(f, request)}
+            if named:
+                yield path, line
+                yield from named
+
+    def _validators(self, path: str, line: int) -> Iterator[tuple[Symbol, ...]]:
+        """The validator that is called on a line, and the own methods that it asks."""
         cls = self.reader.configuration.named(self.reader.engine.config.engine_cls)
         for call in self.index.outline(path).calls:
             callee = (
@@ -201,20 +209,31 @@ class Deciding:
                 else None
             )
             if callee is not None:
-                functions = (callee, *(f for _, f in self._own_calls(callee)))
-                named = {spot for f in functions for spot in self._refusing(f, request)}
-                if named:
-                    yield path, line
-                    yield from named
+                yield callee, *(f for _, f in self._own_calls(callee))
+
+    def _blamed(self, path: str, line: int, request: Request) -> Iterator[Spot]:
+        """A validator's call, and the tests behind it that hold and ask about the request without naming a method: a
+        predicate of the configuration, another option, the architecture of a model.
+        """
+        yield path, line
+        asked = {self.methods.anchors.method_field, *request.settings}
+        for function in (f for functions in self._validators(path, line) for f in functions):
+            owner = self.code.owner(function)
+            for place in self.reader.places(function, owner, Obj(owner, "")) if owner is not None else ():
+                test = place.statement.test if isinstance(place.statement, ast.If) else None
+                if test is not None and not isinstance(test, ast.Name):  # a name tells nothing to who reads the line
+                    f = self.reader.truth(test, place.scope)
+                    if asked & options_in([f]) and self._certain(f, request):
+                        yield function.path, test.lineno
 
     def refusal(self, request: Request) -> str:
         """Why no runner takes the request: the runner that its settings choose, and the tests that refuse it."""
         for label, refused in self.choice.refusals.items():
             chosen = [c.formula for c in self.choice.choices if c.label == label]
             if self._certain(refused, request) and any(self._certain(f, request) for f in chosen):
-                spots = {
-                    spot for e in self.choice.refusal_lines[label] for spot in self.validated(e.path, e.line, request)
-                }
+                calls = [(e.path, e.line) for e in self.choice.refusal_lines[label]]
+                spots = {spot for call in calls for spot in self.validated(*call, request)}
+                spots = spots or {spot for call in calls for spot in self._blamed(*call, request)}
                 shown = "; ".join(f"{path}:{line}: {self.index.line(path, line)}" for path, line in sorted(spots))
                 return f"they choose the {label} runner, which refuses it ({shown})"
         return ""

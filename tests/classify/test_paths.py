@@ -151,7 +151,7 @@ def test_a_flag_that_is_no_number_to_the_engine_takes_words(traced: Traced) -> N
         ("0.33.0", "eagle3", {"tensor_parallel_size": "2"}, "refuses tensor_parallel_size", "speculative.py:"),
         ("0.33.0", "dflash", {"num_speculative_tokens": "-1"}, "to be greater than zero.", "speculative.py:"),
         ("0.33.0", "ngram", {"draft_lm_head_quantization": "fp8"}, "not supported for method ….", "speculative.py:"),
-        ("0.20.1", "dflash", {"VLLM_USE_V2_MODEL_RUNNER": "1"}, "v2 runner, which refuses it", "runners"),
+        ("0.20.1", "dflash", {"VLLM_USE_V2_MODEL_RUNNER": "1"}, "v2 runner, which refuses it (vllm/config", "runners"),
         (
             "0.33.0",
             "dflash",
@@ -169,3 +169,24 @@ def test_what_the_engine_would_refuse_is_refused_with_its_line(
         traced(version, method, settings)
     assert said in refused.value.message
     assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "value", "line"),
+    [
+        ("dspark", "VLLM_USE_V2_MODEL_RUNNER", "0", 'if self.speculative_config.method == "dspark":'),
+        ("dflash", "draft_model_config.architectures", "Qwen3XPressModel", "elif self.speculative_config.is_xpress():"),
+        ("dflash", "draft_model_config.architectures", "LiLiCorrDraftModel", "if self._is_dflash_candidate_draft():"),
+        ("dflash", "model_config.architecture", "Step5ForCausalLM", "if self.model_config is not None and self.model_"),
+        ("eagle3", "enable_adaptive_verification", "true", "if self.speculative_config.enable_adaptive_verification:"),
+    ],
+)
+def test_a_runners_refusal_shows_the_test_that_refuses_whatever_it_asks_about(
+    method: str, setting: str, value: str, line: str, traced: Traced
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        traced("0.33.0", method, {"VLLM_USE_V2_MODEL_RUNNER": "0", setting: value})
+    said = refused.value.message
+    assert "they choose the v1 runner, which refuses it (vllm/config/vllm.py:" in said
+    assert said.count("vllm/config/vllm.py:") == 2, said  # the validator's call, and the test
+    assert line in said
