@@ -105,11 +105,14 @@ def _ask(python: str) -> tuple[list[str], str, str]:
         )
         lines = done.stdout.decode("utf-8", "replace").splitlines()
         answer = next((line for line in lines if line.startswith(_MARK)), "")
-        if not answer:
-            raise ValueError("it gives no answer")
         path, version, executable = json.loads(answer.removeprefix(_MARK))
     except (OSError, subprocess.TimeoutExpired, ValueError) as bad:
-        raise TargetError(
-            f"{python} is no Python interpreter that can be started: {bad}.", "Check the path after --python or --venv."
-        ) from bad
+        hint = "Check the path after --python or --venv."
+        if os.path.isdir(python):
+            why, hint = "it is a folder", "Name the interpreter in it, or with --venv the environment that it holds."
+        elif isinstance(bad, OSError):
+            why = bad.strerror or str(bad)
+        else:
+            why = "it gives no answer"
+        raise TargetError(f"{python} is no Python interpreter that can be started: {why}.", hint) from bad
     return path, version, executable

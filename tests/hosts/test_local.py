@@ -67,10 +67,21 @@ def test_what_an_environment_prints_as_it_starts_is_not_the_answer(tmp_path: Pat
     assert found.root == str(site)
 
 
-@pytest.mark.parametrize("python", ["/no/such/python", "/bin/false", "/bin/echo"])
-def test_what_is_no_interpreter_is_named(python: str) -> None:
-    with pytest.raises(TargetError, match="no Python interpreter"):
+@pytest.mark.parametrize(
+    ("python", "why"),
+    [
+        ("/no/such/python", "No such file or directory"),
+        ("/dev/null", "Permission denied"),
+        ("/bin/false", "it gives no answer"),
+        ("/bin/echo", "it gives no answer"),
+        ("/tmp", "it is a folder"),
+    ],
+)
+def test_what_is_no_interpreter_is_named_with_the_reason(python: str, why: str) -> None:
+    with pytest.raises(TargetError) as told:
         LocalHost(python)
+    assert told.value.message == f"{python} is no Python interpreter that can be started: {why}."
+    assert ("--venv the environment" in told.value.hint) == (python == "/tmp")
 
 
 def test_the_place_is_a_machine_that_runs_scripts_on_its_interpreter(environment: Path) -> None:
