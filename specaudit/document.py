@@ -17,6 +17,7 @@ import msgspec
 
 from specaudit.errors import ConfigurationError, UsageError
 from specaudit.model import Fleet, Run, Scan
+from specaudit.writing import way_out, why
 
 SCAN = "specaudit/scan/1"
 RUN = "specaudit/run/1"
@@ -160,9 +161,7 @@ def _scratch(path: Path) -> tuple[int, str]:
 
 
 def _unwritable(path: Path, bad: OSError) -> UsageError:
-    return UsageError(
-        f"{path} cannot be written: {bad.strerror}.", f"Look at {path.parent}: it must be there, and open to you."
-    )
+    return UsageError(f"{path} cannot be written: {why(bad)}.", way_out(path, bad))
 
 
 def json_schema(kind: type[Scan] | type[Run]) -> dict[str, Any]:

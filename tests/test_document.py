@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from support.limits import file_limit
 
 from specaudit import document
 from specaudit.cache import Cache, folder
@@ -133,7 +134,7 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Pat
     [
         ("no/scan.json", "No such file or directory"),
         ("file/scan.json", "Not a directory"),
-        (".", "Is a directory"),
+        (".", "it is a folder"),
         ("x" * 300, "File name too long"),
         ("scan.json", ""),
         ("file", ""),
@@ -151,6 +152,38 @@ def test_whether_a_file_can_be_written_is_known_before_and_nothing_is_left(tmp_p
         document.check_writable(tmp_path / path)
     assert sorted(tmp_path.iterdir()) == before
     assert (tmp_path / "file").read_text() == "as it was"
+
+
+@pytest.mark.parametrize(
+    ("path", "said", "advice"),
+    [
+        ("no/scan.json", "No such file or directory", "Look at {}/no: it must be there, and open to you."),
+        ("", "it is a folder", "Name a file in it."),
+        ("x" * 300, "File name too long", "Name it shorter."),
+    ],
+)
+def test_what_is_advised_is_what_helps(tmp_path: Path, path: str, said: str, advice: str) -> None:
+    for action in (document.check_writable, lambda where: document.write(where, b"x")):
+        with pytest.raises(UsageError) as told:
+            action(tmp_path / path)
+        assert told.value.message == f"{tmp_path / path} cannot be written: {said}."
+        assert told.value.hint == advice.format(tmp_path)
+
+
+def test_a_full_disk_wants_space_or_another_place() -> None:
+    file = Path("/dev/full")
+    with pytest.raises(UsageError) as told:
+        document.write(file, b"x" * 9000)
+    assert told.value.message == f"{file} cannot be written: No space left on device."
+    assert told.value.hint == "Free some space in /dev, or name a file on another disk."
+
+
+def test_a_file_that_outgrows_its_limit_leaves_nothing(tmp_path: Path) -> None:
+    with file_limit(4096), pytest.raises(UsageError) as told:
+        document.write(tmp_path / "scan.json", b"x" * 9000)
+    assert told.value.message == f"{tmp_path / 'scan.json'} cannot be written: File too large."
+    assert told.value.hint == "Raise the limit (ulimit -f), or name a file on another disk."
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:

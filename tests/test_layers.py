@@ -16,7 +16,7 @@ import specaudit
 PACKAGE = Path(specaudit.__file__).parent
 #: Left to right; modules of one entry may import one another.
 ORDER = (
-    ("errors", "given", "model", "words", "lines", "logs"),
+    ("errors", "given", "model", "words", "lines", "logs", "writing"),
     ("targets", "cache", "faults", "threads", "nodes"),
     ("hosts", "snapshot", "inventory", "advice"),
     ("index", "syntax"),

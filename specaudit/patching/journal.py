@@ -15,10 +15,12 @@ The machine keeps its own copy; this one is for reading, and for the day when th
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -27,15 +29,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specaudit.errors import PatchError, SpecauditError, UsageError
+from specaudit.writing import is_full, why
 
 if TYPE_CHECKING:
     from git import BaseIndexEntry, Repo
 
 
-#: Whatever the user's own configuration says (signing, hooks, a pager) is not for this history.
-_PLAIN = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_PAGER": "cat", "GIT_TEMPLATE_DIR": ""}
+#: Whatever the user's own configuration says (signing, hooks, a pager) is not for this history; errors are in English.
+_PLAIN = {
+    "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_PAGER": "cat", "GIT_TEMPLATE_DIR": "",
+    "LC_ALL": "C",
+}  # fmt: skip
 #: Seconds after which a lock of Git's is one that a killed run left: a commit here takes a fraction of one.
 _STALE = 60.0
+#: Bytes that an empty history takes, at least.
+_LEAST = 32 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +184,7 @@ class Journal:
         try:
             if create and not (self.path / ".git").is_dir():
                 self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                begin = ["git", "init", "-q", "--initial-branch=journal", str(self.path)]
-                subprocess.run(begin, env=_clean(), check=True, capture_output=True)
+                self._begin()
             self._unlock()
             repository = Repo(self.path)
             repository.git.update_environment(**_PLAIN)
@@ -185,12 +192,26 @@ class Journal:
         except SpecauditError:
             raise
         except Exception as bad:  # GitPython meets a damaged history with whatever comes
-            said = (str(bad).strip() or type(bad).__name__).splitlines()[0].rstrip(".")
-            hint = f"Look at {self.path}: it must be open to you, and git installed. A change or a revert does without."
-            raise PatchError(f"The journal {self.path} cannot be used: {said}.", hint) from bad
+            hint = f"Look at {self.path}: it must be open to you, and git installed."
+            if is_full(bad):
+                hint = "Free some space there, or set XDG_STATE_HOME to a folder on another disk."
+            said = f"The journal {self.path} cannot be used: {why(bad)}."
+            raise PatchError(said, f"{hint} A change or a revert does without.") from bad
         finally:
             if repository is not None:
                 repository.close()
+
+    def _begin(self) -> None:
+        try:
+            begin = ["git", "init", "-q", "--initial-branch=journal", str(self.path)]
+            subprocess.run(begin, env=_clean(), check=True, capture_output=True)
+        except subprocess.CalledProcessError as bad:
+            full = shutil.disk_usage(self.path).free < _LEAST
+            if not any((self.path / ".git/objects").glob("??/*")):  # else it would pass for a damaged history
+                shutil.rmtree(self.path / ".git", ignore_errors=True)
+            if full:  # which Git does not always say
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from bad
+            raise
 
     def _unlock(self) -> None:
         for lock in (self.path / ".git").glob("**/*.lock"):

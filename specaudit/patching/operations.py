@@ -137,7 +137,7 @@ def carry_out(place: Place, made: Plan, journals: Path | None = None) -> tuple[s
     agent.apply([application(step) for step in made.steps], blobs)
     body = "\n".join(f"{change.path} {change.after_sha[:12]}" for change in made.total)
     _note(notes, lambda: _record(place, journal, f"applied: {names}", body))
-    return tuple(notes)
+    return tuple(dict.fromkeys(notes))  # a journal that cannot be kept fails twice, and is told once
 
 
 def take_back(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.derived import derived
+from support.limits import file_limit
 
 from specaudit.cache import Cache, folder
 from specaudit.errors import Exit, PatchError, RecipeRefused, UsageError
@@ -226,10 +228,55 @@ def test_a_journal_that_cannot_be_kept_is_a_note_and_the_change_stands(
 ) -> None:
     (tmp_path / "blocked").write_text("a file where a folder should be")
     where = opened(copy("a"))
-    notes = apply(where, SLOTS, journals=tmp_path / "blocked")
-    assert len(notes) == 2
-    assert all("cannot be used" in note for note in notes)
+    (note,) = apply(where, SLOTS, journals=tmp_path / "blocked")  # said once, though it was to be written twice
+    assert "cannot be used" in note
     assert where.agent().status().recipes == (SLOTS,)
+
+
+FULL = "Free some space there, or set XDG_STATE_HOME to a folder on another disk. A change or a revert does without."
+
+
+def test_a_journal_on_a_full_disk_says_so_and_what_helps(tmp_path: Path) -> None:
+    journal = Journal("gpu1", "/site/.specaudit-vllm", "vllm", tmp_path / "j")
+    journal.path.mkdir(parents=True)
+    (journal.path / "install.json").symlink_to("/dev/full")
+    with pytest.raises(PatchError) as told:
+        journal.record("planned: x")
+    assert told.value.message == f"The journal {journal.path} cannot be used: No space left on device."
+    assert told.value.hint == FULL
+    (journal.path / "install.json").unlink()
+    assert journal.record("applied: x") == ""
+    assert [entry.subject for entry in journal.entries()] == ["applied: x"]
+
+
+@pytest.mark.parametrize(
+    ("free", "said", "hint"),
+    [(1 << 30, "git was ended by a signal (File size limit exceeded)", "git installed"), (4096, "No space left", FULL)],
+)
+def test_a_history_that_git_could_not_begin_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, said: str, hint: str
+) -> None:
+    """Git that runs out of space does not always say so, and leaves what would pass for a damaged history."""
+    journal = Journal("gpu1", "/site/.specaudit-vllm", "vllm", tmp_path / "j")
+    used = type(shutil.disk_usage("/"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: used(1 << 30, (1 << 30) - free, free))
+    with file_limit(0), pytest.raises(PatchError) as told:
+        journal.record("planned: x", files={"vllm/a.py": b"x"})
+    assert told.value.message.startswith(f"The journal {journal.path} cannot be used: {said}")
+    assert hint in told.value.hint
+    assert list(journal.path.iterdir()) == []
+    assert journal.record("applied: x", files={"vllm/a.py": b"x"}) == ""
+    assert [entry.subject for entry in journal.entries()] == ["applied: x"]
+
+
+def test_what_git_says_about_a_history_is_told_without_its_command_line(tmp_path: Path) -> None:
+    journal = Journal("gpu1", "/site/.specaudit-vllm", "vllm", tmp_path / "j")
+    journal.path.mkdir(parents=True)
+    (journal.path / ".git").write_text("no repository")
+    with pytest.raises(PatchError) as told:
+        journal.record("planned: x")
+    assert told.value.message.startswith(f"The journal {journal.path} cannot be used: invalid gitfile format")
+    assert "Command" not in told.value.message
 
 
 def test_another_user_of_another_machine_reverts(
