@@ -153,26 +153,24 @@ def show_lines(lines: Iterable[Line]) -> None:
 
 
 def show_table(
-    columns: tuple[str, ...], rows: Iterable[tuple[str, ...]], below: Iterable[tuple[Iterable[str], Iterable[str]]]
+    columns: tuple[str, ...], rows: Iterable[tuple[str, ...]], below: Iterable[Iterable[tuple[str, str]]]
 ) -> None:
     """Prints a table on stdout.
 
     Args:
         columns: titles.
         rows: cells, as many as there are titles.
-        below: what follows each row, indented: paragraphs, and lines that stay whole.
+        below: what follows each row, indented: paragraphs, each with its lead.
     """
     out = _Page()
     cells = [columns, *rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     out.line(lines[0], "dim")
-    for line, (paragraphs, whole) in zip(lines[1:], below, strict=True):
+    for line, paragraphs in zip(lines[1:], below, strict=True):
         out.line(line, "bold")
-        for text in paragraphs:
-            out.entry("    ", text)
-        for text in whole:
-            out.line(f"    {text}")
+        for lead, text in paragraphs:
+            out.entry(f"    {lead}", text)
 
 
 def show_paths(scan: Scan, paths: Iterable[Path]) -> None:

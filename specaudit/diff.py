@@ -31,8 +31,15 @@ class Change:
     after: str = ""
     severity: str = ""
 
-    def __str__(self) -> str:
-        line = f"{self.kind:<9} {self.about} {self.name}"
+    @property
+    def lead(self) -> str:
+        """The kind, as wide as any."""
+        return f"{self.kind:<9} "
+
+    @property
+    def text(self) -> str:
+        """All but the kind, in words."""
+        line = f"{self.about} {self.name}"
         if self.kind in ("changed", "moved"):
             return f"{line}: {self.what + ' ' if self.what else ''}{self.before or '-'} -> {self.after or '-'}"
         detail = self.after or self.before

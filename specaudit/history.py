@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,13 +154,13 @@ def table(found: Sequence[Row]) -> list[tuple[str, ...]]:
     return [(row.release, row.runner, row.open) for row in found]
 
 
-def below(row: Row) -> tuple[str, ...]:
-    """What stands below its row: lists that are too long for a column."""
-    return (
-        f"{row.proposers} proposers: {row.topologies or 'none'}",
-        f"walks: {row.walks or 'none'}",
-        f"tree drafted/masked/walked: {row.tree}",
-    )
+def below(row: Row, *, changes: bool = False) -> Iterator[tuple[str, str]]:
+    """What stands below its row, each with its lead: lists that are too long for a column, and what changed."""
+    yield "", f"{row.proposers} proposers: {row.topologies or 'none'}"
+    yield "", f"walks: {row.walks or 'none'}"
+    yield "", f"tree drafted/masked/walked: {row.tree}"
+    if changes:
+        yield from ((change.lead, change.text) for change in row.changes)
 
 
 #: Titles of :func:`table`.

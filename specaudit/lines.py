@@ -14,13 +14,17 @@ Line = tuple[str, str | None]
 def hanging(lead: str, text: str, style: str | None = None) -> Iterator[Line]:
     """A paragraph that hangs behind its lead.
 
-    Words stay whole, so that paths can be copied: one that is too long for its place hangs less far, and one that is
-    longer than a line gets a line of its own.
+    Words stay whole, so that paths can be copied: where one is too long, all hang less far, and one that is longer than
+    a line gets a line of its own.
     """
-    longest = max(map(len, text.split()), default=0)
-    if longest > WIDTH - len(lead) and lead.strip():
-        yield lead.rstrip(), style
-        lead = " " * max(4, WIDTH - longest)
-    parts = textwrap.wrap(text, WIDTH - len(lead), break_long_words=False, break_on_hyphens=False) or [""]
-    for at, part in enumerate(parts):
-        yield (lead if at == 0 else " " * len(lead)) + part, style
+    words = text.split()
+    longest, indent = max(map(len, words), default=0), len(lead)
+    if longest > WIDTH - indent and lead.strip():
+        indent = max(4, WIDTH - longest)
+        if len(lead) + len(words[0] if words else "") > WIDTH:
+            yield lead.rstrip(), style
+            lead = " " * indent
+    wrapped = textwrap.wrap(
+        text, WIDTH, initial_indent=lead, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+    yield from ((part, style) for part in wrapped or [lead])

@@ -27,3 +27,13 @@ def test_what_follows_hangs_behind_the_lead() -> None:
 
 def test_nothing_still_is_a_line() -> None:
     assert list(hanging("  try  ", "")) == [("  try  ", None)]
+
+
+def test_a_word_that_is_too_long_for_its_place_leaves_the_lead_with_those_before_it() -> None:
+    long = "x" * 75
+    assert [line for line, _ in hanging("moved     ", f"a file: {long} (b)")] == [
+        "moved     a file:",
+        f"     {long}",
+        "     (b)",
+    ]
+    assert [line for line, _ in hanging("moved     ", f"{long} (b)")] == ["moved", f"     {long}", "     (b)"]

@@ -11,6 +11,7 @@ import typer
 
 from specaudit.cli.root import sub_app
 from specaudit.errors import Exit, UsageError
+from specaudit.lines import hanging
 from specaudit.words import counted
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def diff(
         sys.stdout.buffer.write(differences.as_json(old, new, changes).encode())
     else:
         style = {"appeared": "green", "vanished": "red", "moved": "dim", "changed": "yellow"}
-        show_lines([(f"{title(old)} -> {title(new)}", "bold"), *((str(c), style[c.kind]) for c in changes)])
+        show_lines(hanging("", f"{title(old)} -> {title(new)}", "bold"))
+        show_lines(line for c in changes for line in hanging(c.lead, c.text, style[c.kind]))
         show_lines([(counted(len(changes), "change"), "bold")])
     worse = ranked(differences.worse(old, new, floor)) if floor is not None else []
     if worse:

@@ -58,5 +58,5 @@ def history(
         sys.stdout.buffer.write(document.encode(document.of_scans(scans)))
     else:
         found = rows(scans)
-        show_table(COLUMNS, table(found), [(below(row), map(str, row.changes) if changes else ()) for row in found])
+        show_table(COLUMNS, table(found), [below(row, changes=changes) for row in found])
     raise typer.Exit(exit_of(outcome.code for outcome in outcomes))

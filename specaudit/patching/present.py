@@ -52,7 +52,7 @@ def _step(step: Step) -> Iterator[Line]:
         yield f"  repairs  {flip.rule}  ({flip.before} -> {flip.after})", "green"
     for change in step.changes:
         for anchor in change.anchors:
-            yield f"  anchor   {anchor.path}:{anchor.line}  {anchor.text}", "dim"
+            yield from hanging("  anchor   ", f"{anchor.path}:{anchor.line}  {anchor.text}", "dim")
     for note in step.notes:
         yield from hanging("  note     ", note, "yellow")
 
@@ -78,15 +78,16 @@ def _around(around: Surroundings) -> Iterator[Line]:
         yield "", None
         yield "Who else sees these files", "bold underline"
     for alias in around.aliases:
-        yield f"  {alias} leads to the same folder: it changes too", "yellow"
+        yield from hanging("  ", f"{alias} leads to the same folder: it changes too", "yellow")
     for shared in around.shared:
         if shared.symlink:
-            yield f"  {shared.path} is a link to {shared.symlink}: a file takes the link's place, that one stays", None
+            stays = f"{shared.path} is a link to {shared.symlink}: a file takes the link's place, that one stays"
+            yield from hanging("  ", stays)
         for other in shared.others:
-            yield f"  {other} shares {shared.path}: it keeps the old content", None
+            yield from hanging("  ", f"{other} shares {shared.path}: it keeps the old content")
         if shared.unknown:
             links = counted(shared.unknown, "more hard link")
-            yield f"  {shared.path}: {links}, not found; the old content stays there", None
+            yield from hanging("  ", f"{shared.path}: {links}, not found; the old content stays there")
     if around.processes:
         yield "", None
         yield "Processes that run the old code until they are restarted", "bold underline"
@@ -106,7 +107,7 @@ def standing_lines(place: str, standing: Standing, foreign: Mapping[str, str] | 
     for file in standing.files:
         yield f"  {file.word:<9} {file.path}", None if file.word in ("patched", "original") else "red"
     for path, kind in others[:SHOWN]:
-        yield f"  foreign   {path}  ({kind} against its wheel, not by specaudit)", "yellow"
+        yield from hanging("  foreign   ", f"{path}  ({kind} against its wheel, not by specaudit)", "yellow")
     if len(others) > SHOWN:
         yield f"  foreign   and {counted(len(others) - SHOWN, 'more file')}", "yellow"
     yield from _leftovers(standing)
@@ -126,12 +127,12 @@ def reverting_lines(place: str, standing: Standing, recipes: Collection[str] | N
     yield from _leftovers(standing)
 
 
-def reverted_line(place: str, answer: Mapping[str, Any]) -> Line:
+def reverted_lines(place: str, answer: Mapping[str, Any]) -> Iterator[Line]:
     """The outcome of a revert, as the agent answers it."""
     parts = [f"{counted(len(answer['restored']), 'file')} restored"] if answer["restored"] else []
     parts += [f"{counted(len(answer['deleted']), 'file')} deleted"] if answer["deleted"] else []
     words = ", ".join(answer["reverted"]) or "the interrupted change"
-    return f"{place}: {words} taken back, {', '.join(parts) or 'no file had to be changed'}", "green"
+    yield from hanging("", f"{place}: {words} taken back, {', '.join(parts) or 'no file had to be changed'}", "green")
 
 
 def _applications(applied: Iterable[Mapping[str, Any]]) -> Iterator[Line]:
@@ -147,7 +148,7 @@ def _pending(standing: Standing) -> Iterator[Line]:
 
 def _leftovers(standing: Standing) -> Iterator[Line]:
     if standing.leftovers:
-        yield f"  {standing.folder} was left by an interrupted run; revert removes it", "yellow"
+        yield from hanging("  ", f"{standing.folder} was left by an interrupted run; revert removes it", "yellow")
 
 
 def state_word(standing: Standing, foreign: Mapping[str, str] | None = None) -> str:

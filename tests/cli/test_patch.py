@@ -200,7 +200,7 @@ def test_a_foreign_file_beside_a_recipe_is_exit_1_too(
     assert run(["patch", "status", engine]) == Exit.FINDINGS
     out = capsys.readouterr().out
     assert out.startswith(f"{engine}: patched\n")
-    assert f"  foreign   {SCHEDULER}  (changed against its wheel" in out
+    assert f"  foreign   {SCHEDULER}  (changed against its wheel, not by\n            specaudit)\n" in out
 
 
 def test_relative_folders_are_changed_side_by_side(

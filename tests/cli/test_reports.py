@@ -397,6 +397,11 @@ def test_rules_test_finds_what_can_never_match(program: Program, tmp_path: Path)
 # --- diff -----------------------------------------------------------------------------------------------------------
 
 
+def unwrapped(text: str) -> str:
+    """Paragraphs as one line."""
+    return " ".join(text.split())
+
+
 def test_diff_of_two_releases(program: Program, documents: dict[str, Path], release: Release) -> None:
     said = program("diff", f"dir:{release('0.20.1')}", documents["0.33.0"], "-q")
     assert said.code == 0
@@ -413,7 +418,8 @@ def test_diff_of_two_releases(program: Program, documents: dict[str, Path], rele
         "changed   proposer EagleProposer (v1): reachable default -> conditional",
         "appeared  verifier _rejection_kernel (v2)",
     ):
-        assert line in said.out, line
+        assert unwrapped(line) in unwrapped(said.out), line
+    assert max(map(len, said.out.splitlines())) <= 80
 
 
 def test_diff_of_walks_and_options(program: Program, documents: dict[str, Path], release: Release) -> None:
@@ -422,7 +428,7 @@ def test_diff_of_walks_and_options(program: Program, documents: dict[str, Path],
         "changed   verifier _rejection_kernel (v2): walk block, linear, synthetic -> block, linear, lossy, synthetic",
         "changed   option rejection_sample_method=standard (v2): ignored -> honoured",
     ):
-        assert line in said.out, line
+        assert unwrapped(line) in unwrapped(said.out), line
 
 
 def test_diff_as_json_and_as_a_gate(program: Program, documents: dict[str, Path]) -> None:
@@ -454,7 +460,8 @@ def test_diff_tells_of_new_places_of_a_defect(program: Program, documents: dict[
     (tmp_path / "new.json").write_text(json.dumps(changed))
     said = program("diff", documents["0.33.0"], tmp_path / "new.json", "-q", "--fail-on", "low")
     assert said.code == 1
-    assert "finding mean-acceptance-counts-past-eos: (present) vllm/v1/core/sched/scheduler.py:" in said.out
+    told = "finding mean-acceptance-counts-past-eos: (present) vllm/v1/core/sched/scheduler.py:"
+    assert told in unwrapped(said.out)
     assert said.out.endswith("\n1 change\n")
     back = program("diff", tmp_path / "new.json", documents["0.33.0"], "-q", "--fail-on", "low")
     assert (back.code, "\n1 change\n" in back.out) == (0, True)
@@ -488,7 +495,7 @@ def test_diff_of_odd_things(program: Program, documents: dict[str, Path], tmp_pa
         ((whole, "dir:/nowhere"), 2, "does not exist"),
     ):
         said = program("diff", *arguments, "-q")
-        assert (said.code, text in said.out + said.err) == (code, True), (arguments, said)
+        assert (said.code, text in unwrapped(said.out + said.err)) == (code, True), (arguments, said)
         assert "Traceback" not in said.err
 
 
@@ -506,7 +513,7 @@ def test_diff_sees_a_moved_proposer(program: Program, release: Release, tmp_path
     line = (
         "moved     proposer MedusaProposer (v1): vllm/v1/spec_decode/medusa.py -> vllm/v1/spec_decode/moved/medusa.py"
     )
-    assert line in said.out
+    assert unwrapped(line) in unwrapped(said.out)
     assert "finding" not in said.out
 
 
@@ -558,6 +565,7 @@ def test_history_of_a_checkout(program: Program, release: Release, tmp_path: Pat
     changed = program("history", "--git", clone, "--from", "0.20", "--changes", "-q")
     assert "    changed   tree drafting: static -> none" in changed.out
     lines = changed.out.splitlines()
+    assert max(map(len, lines)) <= 80
     assert lines[0].split()[:3] == ["release", "default", "runner"]
     first, second = (next(line for line in lines if line.startswith(version)) for version in ("0.20.1", "0.33.0"))
     assert lines[0].index("default runner") == first.index("v1") == second.index("v2")  # one table, not two

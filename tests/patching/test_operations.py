@@ -648,10 +648,17 @@ def test_a_plan_names_environments_that_share_a_file(
     assert shared.others == (str(twin / "scheduler.py"),)
     assert shared.unknown == (site / SCHEDULER).stat().st_nlink - 2  # the cache
     assert prepared.surroundings.aliases == (f"{alias}/vllm",)
-    text = "\n".join(line for line, _ in plan_lines("x", prepared))
+    text = " ".join(word for line, _ in plan_lines("x", prepared) for word in line.split())
     assert f"{twin}/scheduler.py shares {SCHEDULER}: it keeps the old content" in text
     assert f"{alias}/vllm leads to the same folder: it changes too" in text
-    assert "anchor   vllm/v1/core/sched/scheduler.py:222" in text
+    assert "anchor vllm/v1/core/sched/scheduler.py:222" in text
+
+
+def test_a_plan_keeps_to_80_columns_except_for_code_and_paths(copy: Copy, opened: Callable[[Path], Place]) -> None:
+    prepared = prepare(opened(copy("a")), named([LAYERS]))
+    lines = [line for line, _ in plan_lines("x", prepared, diffs=False)]
+    assert [line for line in lines if len(line) > 80 and len(line.split()) > 1] == []
+    assert "  anchor   vllm/config/speculative.py:284  hash_str =" in lines
 
 
 def test_the_lib64_of_an_environment_is_nobody_else(
