@@ -252,14 +252,21 @@ def test_bad_options_are_one_error_each(client: Client, start_sshd: Server, scan
 
 @pytest.mark.parametrize("option", ["--venv", "--python"])
 def test_an_interpreter_that_is_not_there_is_the_same_mistake_everywhere(
-    client: Client, start_sshd: Server, engine: Path, scan: Scan, tmp_path: Path, option: str
+    client: Client,
+    start_sshd: Server,
+    engine: Path,
+    scan: Scan,
+    tmp_path: Path,
+    option: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     server = start_sshd()
     for name in ("gpu1", "gpu2"):
         client.host(name, server)
-    here, there = scan(option, "/nope"), scan("gpu1", option, "/nope")
-    assert (here[0], there[0]) == (2, 2)
-    assert "/nope" in here[2]
+    here = run(["scan", option, "/nope"])  # this machine takes no configuration of SSH
+    assert "error: /nope" in capfd.readouterr().err
+    there = scan("gpu1", option, "/nope")
+    assert (here, there[0]) == (2, 2)
     assert f"error: gpu1 has no /nope{'/bin/python' if option == '--venv' else ''}." in there[2]
     inventory = tmp_path / "fleet.toml"
     inventory.write_text(f'[hosts.gpu1]\n{option[2:]} = "/nope"\n[hosts.gpu2]\npython = "{engine}"\n')
