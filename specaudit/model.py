@@ -293,12 +293,17 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The hops that one method takes on one runner, in order."""
+    """The hops that one method takes on one runner, in order.
+
+    ``configured``: it is the path of a configuration that was named, by options or variables; else it is taken where
+    nothing is set, or by a running server.
+    """
 
     method: str
     runner: str
     when: tuple[Condition, ...] = ()
     hops: tuple[Hop, ...] = ()
+    configured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
