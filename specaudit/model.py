@@ -215,7 +215,10 @@ class WalkVariant:
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """A kernel, function, class or compiled op that accepts or rejects drafts; ``line`` is its ``def`` line."""
+    """A kernel, function, class or compiled op that accepts or rejects drafts; ``line`` is its ``def`` line.
+
+    ``methods``: those whose drafter puts it in the place of another one; empty: it may verify for every method.
+    """
 
     name: str
     path: str
@@ -229,6 +232,7 @@ class Verifier:
     reachable: Reachable = "default"
     evidence: tuple[Evidence, ...] = ()
     reason: str = ""
+    methods: tuple[str, ...] = ()
 
 
 #: What the three questions about trees can be answered with.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,24 @@ def test_trees_are_those_of_the_runner_that_is_taken(program: Program, release: 
     v2 = (*scan, "--env", "VLLM_USE_V2_MODEL_RUNNER=1")
     assert program(*v2, "--expect", "tree-drafting=none", "--expect", "runner=v2") == 0
     assert "no tree is drafted" in program.answer("tree")
+
+
+def test_a_verifier_that_one_drafter_installs_is_none_of_other_methods(
+    program: Program, release: Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    subprocess.run(["cp", "-a", str(release("0.33.0")), str(tmp_path / "site")], check=True)
+    target, saved = f"dir:{tmp_path / 'site'}", tmp_path / "scan.json"
+    assert program("patch", target, "--recipe", "ddtree", "--yes", "--no-diff") == 0
+    scan = ("scan", target, "--no-rules", "--brief", "-q", "--output", saved)
+    for method, walks in (("dflash", "tree-walk"), ("eagle", "none"), ("ngram", "none")):
+        met = ("--expect", f"tree-verification={walks}")
+        assert program(*scan, "--method", method, *met) == 0
+        assert program.answer("tree").startswith("yes" if walks == "tree-walk" else "no: no verifier walks a tree")
+        assert ("_walk (tree)" in program.answer("verifier")) == (walks == "tree-walk")
+        assert program("report", saved, *met) == 0
+    assert program(*scan, "--method", "eagle", "--expect", "walk=tree") == 1
+    assert program(*scan, "--expect", "tree-verification=tree-walk", "--expect", "walk=tree") == 0
 
 
 def test_every_answer_of_one_document_is_about_one_runner(program: Program, release: Release, tmp_path: Path) -> None:
