@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from specaudit import taken
 from specaudit.classify.treeparts import drafting, verification
 from specaudit.engines import ENGINES
 from specaudit.errors import ConfigurationError
@@ -26,31 +27,38 @@ class Configured:
         settings: options and variables by name; ``None``: known not to be set.
         needs: each rule's own conditions (:class:`specaudit.ruling.judge.Summary`).
         server: the process whose command line and environment are the configuration.
-        alone: whether the scan will be shown with these methods alone; then the answers about trees are theirs, too.
     """
 
     methods: tuple[str, ...]
     settings: Mapping[str, str | None]
     needs: Mapping[str, tuple[Condition, ...]]
     server: int | None = None
-    alone: bool = False
 
     def __call__(self, scan: Scan, snapshot: Snapshot) -> Scan:
-        """The scan with the configuration's paths, and every finding judged by what they reach.
+        """The scan with the configuration's paths, every finding judged by what they reach, and its own answers about
+        trees.
 
         Raises:
             ConfigurationError: the engine does not know a method, or the process is no server.
         """
-        seen = self._seen(scan, snapshot)
-        return _trees_of(seen, self.methods, snapshot) if self.alone and seen.tree is not None else seen
-
-    def _seen(self, scan: Scan, snapshot: Snapshot) -> Scan:
         methods, settings = self.methods, dict(self.settings)
         traceable = settings
         if self.server is not None:
             found = of_server(scan.servers, self.server)
             traceable = {**found.traced_by(scan), **settings}
             methods, settings = methods or (found.method,), {**found.settings, **settings}
+        seen = self._seen(scan, snapshot, methods, settings, traceable)
+        return _trees_of(seen, methods, snapshot) if seen.tree is not None else seen
+
+    def _seen(
+        self,
+        scan: Scan,
+        snapshot: Snapshot,
+        methods: Sequence[str],
+        settings: Mapping[str, str | None],
+        traceable: Mapping[str, str | None],
+    ) -> Scan:
+        """The scan with its paths and findings; ``traceable`` are the settings that a trace takes."""
         if not ENGINES[snapshot.engine.name].config.whole and not settings:  # nothing to follow: a method is chosen
             return _with_methods(scan, methods)
         made = [traced(scan, snapshot, Asked(method, traceable)) for method in methods]
@@ -79,7 +87,7 @@ def _with_methods(scan: Scan, methods: Sequence[str]) -> Scan:
 def _trees_of(scan: Scan, methods: Sequence[str], snapshot: Snapshot) -> Scan:
     """The scan with its answers about trees asked of these methods; what attention masks is no matter of a method."""
     assert scan.tree is not None
-    shown = only_methods(scan, (*methods, *(path.method for path in scan.paths)))
+    shown = taken.part(only_methods(scan, (*methods, *(path.method for path in scan.paths))))
     index = Index(snapshot.narrowed(ENGINES[snapshot.engine.name].wants))
     told = {
         line for one in scan.proposers for part in (one.evidence, *(v.evidence for v in one.variants)) for line in part

@@ -192,7 +192,7 @@ def show_paths(scan: Scan, paths: Iterable[Path]) -> None:
 def _methods(out: _Page, scan: Scan) -> None:
     found = summary.rows(scan)
     if found:
-        out.heading("By default")
+        out.heading(summary.manner(scan).capitalize())
         cells = [
             (row.method, row.runner.replace(" or ", "/"), _chain(row.topology), ", ".join(row.proposers) or "-")
             for row in found

@@ -215,7 +215,10 @@ class WalkVariant:
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """A kernel, function, class or compiled op that accepts or rejects drafts; ``line`` is its ``def`` line."""
+    """A kernel, function, class or compiled op that accepts or rejects drafts; ``line`` is its ``def`` line.
+
+    ``methods``: those whose drafter puts it in the place of another one; empty: it may verify for every method.
+    """
 
     name: str
     path: str
@@ -229,6 +232,7 @@ class Verifier:
     reachable: Reachable = "default"
     evidence: tuple[Evidence, ...] = ()
     reason: str = ""
+    methods: tuple[str, ...] = ()
 
 
 #: What the three questions about trees can be answered with.
@@ -293,12 +297,17 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The hops that one method takes on one runner, in order."""
+    """The hops that one method takes on one runner, in order.
+
+    ``configured``: it is the path of a configuration that was named, by options or variables; else it is taken where
+    nothing is set, or by a running server.
+    """
 
     method: str
     runner: str
     when: tuple[Condition, ...] = ()
     hops: tuple[Hop, ...] = ()
+    configured: bool = False
 
 
 @dataclass(frozen=True, slots=True)

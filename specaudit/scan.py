@@ -391,7 +391,11 @@ def only_methods(made: Scan, methods: tuple[str, ...]) -> Scan:
             for p in made.proposers
             if wanted_methods.intersection(p.methods)
         ),
-        verifiers=tuple(v for v in made.verifiers if not v.runner or v.runner in labels),
+        verifiers=tuple(
+            v
+            for v in made.verifiers
+            if (not v.runner or v.runner in labels) and (not v.methods or wanted_methods.intersection(v.methods))
+        ),
         options=tuple(o for o in made.options if not o.method or o.method in wanted_methods),
         paths=paths,
         servers=repointed(made.servers, made.paths, paths),

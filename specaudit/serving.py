@@ -143,6 +143,7 @@ def with_paths(scan: Scan, trace: Callable[[str, Mapping[str, str | None]], Path
         trace: the path of a method under settings; raises ``ConfigurationError`` where the engine would refuse them.
     """
     paths = list(scan.paths)
+    known = [replace(path, configured=False) for path in paths]
     servers = []
     untraced = []
     for server in scan.servers:
@@ -152,9 +153,10 @@ def with_paths(scan: Scan, trace: Callable[[str, Mapping[str, str | None]], Path
             path = trace(found.method, found.traced_by(scan)) if found is not None else None
         except ConfigurationError as bad:
             untraced.append(NotLooked(f"the path of process {server.pid}", bad.message))
-        if path is not None and path not in paths:
+        if path is not None and path not in known:
             paths.append(path)
-        servers.append(replace(server, path=None if path is None else paths.index(path)))
+            known.append(path)
+        servers.append(replace(server, path=None if path is None else known.index(path)))
     return replace(scan, paths=tuple(paths), servers=tuple(servers), not_looked=(*scan.not_looked, *untraced))
 
 

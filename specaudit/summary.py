@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from specaudit import taken
 from specaudit.classify.conditions import holds
 from specaudit.model import (
     UNCOMPARED,
@@ -29,7 +30,7 @@ _DECIDES = ("tree", "linear", "block", "lossy", "synthetic", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class MethodRow:
-    """What one method takes by default: one line of the table that everybody reads first."""
+    """What one method takes by default, or as configured: one line of the table that everybody reads first."""
 
     method: str
     runner: str
@@ -77,14 +78,15 @@ def answers(scan: Scan, *, below: bool = False) -> list[tuple[str, str]]:
     told = " (told below)" if below else ""
     assert scan.engine is not None
     lines = []
+    shown = taken.part(scan)
     if scan.tree is None:
         lines.append(("unknown", "all of it: the code could not be classified, for the reason told below"))
     else:
         lines += [
-            ("runner", _runner_line(scan.runners, sure=not scan.errors)),
-            ("proposer", _proposer_line(scan)),
-            ("verifier", _verifier_line(scan)),
-            ("tree", _tree_line(scan)),
+            ("runner", _runner_line(shown, sure=not scan.errors)),
+            ("proposer", _proposer_line(shown)),
+            ("verifier", _verifier_line(shown)),
+            ("tree", _tree_line(shown)),
             ("why", _why_line(scan, told)),
         ]
         if scan.findings:
@@ -100,25 +102,27 @@ def answers(scan: Scan, *, below: bool = False) -> list[tuple[str, str]]:
     return lines
 
 
-def _runner_line(runners: Sequence[Runner], sure: bool) -> str:
+def _runner_line(scan: Scan, sure: bool) -> str:
     """Not sure: a file that could not be read may hold what seems to be absent."""
-    if not runners:
+    if not scan.runners:
         return "no runner of speculative decoding was found"
     groups: dict[str, list[str]] = {}
-    methods = sorted({runner.method for runner in runners})
+    methods = sorted({runner.method for runner in scan.runners})
     for method in methods:
-        groups.setdefault(default_runner(runners, method), []).append(method)
+        groups.setdefault(_runner_of(scan, method), []).append(method)
+    decided = {method for method in methods if taken.decided(scan, method)}
+    manner = " as configured" if decided else " by default"
     said: list[str] = []
     for label, names in sorted(groups.items(), key=lambda item: -len(item[1])):
-        decided = " (the model decides)" if " or " in label else ""
+        open_ = " (the model decides)" if " or " in label else ""
         label = "not known" if label == "none" and not sure else label
-        said.append(label + decided + (f" for {', '.join(names)}" if said else " by default"))
-    return "; ".join(said + _otherwise(runners))
+        said.append(label + open_ + (f" for {', '.join(names)}" if said else manner))
+    return "; ".join(said + _otherwise([one for one in scan.runners if one.method not in decided]))
 
 
-def default_runner(runners: Iterable[Runner], method: str) -> str:
-    """The runner that a method takes when nothing is set; several joined by "or" where the model decides."""
-    return " or ".join(dict.fromkeys(r.runner for r in runners if r.method == method and r.default)) or "none"
+def _runner_of(scan: Scan, method: str) -> str:
+    """The runner that a method takes; several joined by "or" where the model decides."""
+    return " or ".join(taken.runners(scan, method)) or "none"
 
 
 def _otherwise(runners: Sequence[Runner]) -> list[str]:
@@ -165,7 +169,7 @@ def _verifier_line(scan: Scan) -> str:
             )
     if not groups:
         return "none was found"
-    defaults = [runner.runner for runner in scan.runners if runner.default]
+    defaults = [label for method in {one.method for one in scan.runners} for label in taken.runners(scan, method)]
     unread = f"; {compiled} compiled (unknown)" if compiled else ""
     named = "; ".join(
         f"{label}: " + ", ".join(f"{', '.join(dict.fromkeys(names))} ({walk})" for walk, names in groups[label].items())
@@ -244,14 +248,18 @@ def searched(part: TreePart) -> str:
     return f"{counted(search.looked_at, 'candidate')} in {counted(search.files, 'file')}: {search.asked}"
 
 
+def manner(scan: Scan) -> str:
+    """How the methods of :func:`rows` come to what they take: ``by default`` or ``as configured``."""
+    return "as configured" if taken.configured(scan) else "by default"
+
+
 def rows(scan: Scan) -> list[MethodRow]:
-    """One row per method, by name: what it takes by default."""
+    """One row per method, by name: what it takes by default, or as configured."""
     found = []
-    for method in sorted({runner.method for runner in scan.runners}):
-        label = default_runner(scan.runners, method)
-        live = [p for p in scan.proposers if method in p.methods and p.reachable != "dead"]
-        there = [p for p in live if p.runner in label.split(" or ")]
-        proposers = [p for p in there if p.reachable == "default"] or there
+    shown = taken.part(scan)
+    for method in sorted({runner.method for runner in shown.runners}):
+        label = _runner_of(shown, method)
+        proposers = taken.usually(shown, method)
         drafts = dict.fromkeys(_topology_of(proposer, method) for proposer in proposers)
         names = tuple(dict.fromkeys(proposer.name for proposer in proposers))
         found.append(MethodRow(method, label, names, ", ".join(drafts)))

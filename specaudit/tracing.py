@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from specaudit.cache import Cache
@@ -94,7 +94,7 @@ def _traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:
         return replace(scan, paths=tuple(path for method in methods for path in scan.paths if path.method == method))
     way = tracing(Index(snapshot.narrowed(engine.wants)), scan.verifiers)
     if asked.method is not None:
-        return replace(scan, paths=way(asked.method, settings))
+        return replace(scan, paths=_marked(way(asked.method, settings), settings))
     paths: list[Path] = []
     refused: dict[str, ConfigurationError] = {}
     for method in methods:
@@ -105,7 +105,12 @@ def _traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:
     if refused and not paths:
         raise next(iter(refused.values()))
     items = tuple(NotLooked(f"the path of {method}", bad.message) for method, bad in refused.items())
-    return replace(scan, paths=tuple(paths), not_looked=(*scan.not_looked, *items))
+    return replace(scan, paths=_marked(paths, settings), not_looked=(*scan.not_looked, *items))
+
+
+def _marked(paths: Iterable[Path], settings: Mapping[str, str | None]) -> tuple[Path, ...]:
+    """The paths, said to be a configuration's where anything of one was named."""
+    return tuple(replace(path, configured=bool(settings)) for path in paths)
 
 
 def _check(settings: Mapping[str, str | None], count_field: str) -> None:

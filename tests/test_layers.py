@@ -25,7 +25,7 @@ ORDER = (
     ("ruling",),
     ("serving",),
     ("scan",),
-    ("tracing", "document", "summary", "configured", "fleet"),
+    ("tracing", "document", "taken", "summary", "configured", "fleet"),
     ("patching", "smoke", "report"),
     ("diff",),
     ("history",),

@@ -16,6 +16,7 @@ from specaudit.classify.beside import shared
 from specaudit.classify.code import Code
 from specaudit.classify.deciding import Request
 from specaudit.classify.facts import Facts, Made
+from specaudit.classify.installed import Installed
 from specaudit.classify.methods import Methods
 from specaudit.classify.options import Options
 from specaudit.classify.paths import Tracer
@@ -114,6 +115,7 @@ def _read(reading: Reading) -> Audit:
                 masking = made.part
                 index.failed(made.failures)
     verifiers = with_runners(verification.all(facts.all()), runners)
+    verifiers = Installed(verification.roles, reading.proposers).told(verifiers)
     tracer = reading.tracer(verifiers)
     whole = engine.config.whole
     paths = [path for method in reading.methods.names if whole for path in tracer.paths(Request(method, {}))]

@@ -58,7 +58,7 @@ def scan(
     ] = None,
     speculative_config: Annotated[
         str | None,
-        typer.Option("--speculative-config", metavar="JSON|FILE", help="Which findings can this configuration reach?"),
+        typer.Option("--speculative-config", metavar="JSON|FILE", help="What does this configuration run, and reach?"),
     ] = None,
     env: Annotated[
         list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable of it (repeatable).")
@@ -123,8 +123,8 @@ def scan(
                 _note_errors(outcome.scan)
             outcomes.append(outcome)
             if not json and outcome.error is None and not (together and outcome.scan.target.host):
-                page.put(partial(show_scan, _narrowed(outcome, method or ()), brief=brief))
-    scans = [_narrowed(outcome, method or ()) for outcome in outcomes]
+                page.put(partial(show_scan, _narrowed(outcome, configure), brief=brief))
+    scans = [_narrowed(outcome, configure) for outcome in outcomes]
     fleet = _compared(outcomes) if together else None
     if fleet is not None and not json:
         by_host = {one.target.spec: one for one in scans}
@@ -155,13 +155,17 @@ def _note_errors(scan: Scan) -> None:
         note(f"{scan.target.spec}: {counted(len(scan.errors) - _TOLD, 'more error')} in the document")
 
 
-def _narrowed(outcome: Outcome, methods: Sequence[str]) -> Scan:
-    """The scan with what concerns some methods alone, which may be named by aliases: their paths have their names."""
+def _narrowed(outcome: Outcome, configure: Configured | None) -> Scan:
+    """The scan with what concerns the configured methods alone; where aliases or a server name them, their paths have
+    their names. Where no runner is known to take them (the errors say why), it stays whole.
+    """
     from specaudit.scan import only_methods
 
-    if not methods or outcome.error is not None:
-        return outcome.scan
-    return only_methods(outcome.scan, (*methods, *(path.method for path in outcome.scan.paths)))
+    made = outcome.scan
+    if configure is None or outcome.error is not None:
+        return made
+    methods = (*configure.methods, *(path.method for path in made.paths))
+    return only_methods(made, methods) if any(runner.method in methods for runner in made.runners) else made
 
 
 def _compared(outcomes: Iterable[Outcome]) -> Fleet:
@@ -216,7 +220,7 @@ def _configure(
     if not chosen and server is None:
         raise ConfigurationError("No method of speculative decoding is named.", "Add --method NAME.")
     needs = judge.summary.needs if judge is not None else {}
-    return Configured(chosen, {**settings, **read_environment(env)}, needs, server, alone=bool(methods))
+    return Configured(chosen, {**settings, **read_environment(env)}, needs, server)
 
 
 def _judge(cache: Cache, folders: Sequence[Path]) -> RuleJudge:

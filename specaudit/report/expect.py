@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
+from specaudit import taken
 from specaudit.engines import ENGINES
 from specaudit.errors import UsageError
-from specaudit.model import UNCOMPARED, VERDICTS, Scan, Status, Topology, Walk
+from specaudit.model import UNCOMPARED, VERDICTS, Proposer, Scan, Status, Topology, Walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +74,31 @@ def _tree(part: str) -> Callable[[Scan, str], Iterator[str]]:
 
 
 def _runner(scan: Scan, method: str) -> Iterator[str]:
-    """The runner of a traced configuration, else the default runner of the method, or of every method."""
-    if scan.paths and all(not path.when for path in scan.paths) and not method:
+    """The runner of the configuration that was named, else the default runner of the method, or of every method."""
+    unmarked = not method and scan.paths and not taken.configured(scan)  # as in documents of older versions
+    if unmarked and all(not path.when for path in scan.paths):
         yield from (path.runner for path in scan.paths)
         return
-    for runner in scan.runners:
-        if runner.default and method in ("", runner.method):
-            yield runner.runner
+    yield from taken.runners(scan, method)
+
+
+def _drafting(scan: Scan, method: str) -> Iterator[Proposer]:
+    labels = taken.runners(scan, method)
+    for proposer in taken.part(scan).proposers:
+        if proposer.reachable != "dead" and method in proposer.methods and proposer.runner in labels:
+            yield proposer
 
 
 def _proposer(scan: Scan, method: str) -> Iterator[str]:
-    defaults = {(runner.method, runner.runner) for runner in scan.runners if runner.default}
-    for proposer in scan.proposers:
-        if proposer.reachable != "dead" and method in proposer.methods and (method, proposer.runner) in defaults:
-            yield proposer.name
+    yield from (proposer.name for proposer in _drafting(scan, method))
 
 
 def _topology(scan: Scan, method: str) -> Iterator[str]:
-    names = set(_proposer(scan, method))
-    for proposer in scan.proposers:
-        if proposer.name in names and method in proposer.methods:
-            yield proposer.topology
+    yield from (proposer.topology for proposer in _drafting(scan, method))
 
 
 def _walk(scan: Scan, of: str) -> Iterator[str]:
-    for verifier in scan.verifiers:
+    for verifier in taken.part(scan).verifiers:
         if verifier.reachable != "dead":
             yield verifier.walk
             yield from (variant.walk for variant in verifier.variants)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _SHOWN = (
     summary.title,
     summary.answers,
+    summary.manner,
     summary.rows,
     summary.choices,
     summary.conditions,

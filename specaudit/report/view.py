@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from specaudit.model import Finding, Hop, Path, Scan, Search, TreePart
 from specaudit.report.gate import OPEN, SEVERITIES, Gate, Judgement, judge
+from specaudit.taken import configured
 from specaudit.words import counted
 
 #: Statuses in the order in which a reader wants them.
@@ -123,7 +124,10 @@ def search_words(search: Search) -> str:
 
 
 def default_paths(scan: Scan) -> list[Path]:
-    """The paths that are taken by default, one per method; all paths when no runner is known."""
+    """The paths of the configuration that was named, else those taken by default; all paths when no runner is known."""
+    named = list(configured(scan))
+    if named:
+        return named
     defaults = {(runner.method, runner.runner) for runner in scan.runners if runner.default}
     found = [path for path in scan.paths if not defaults or (path.method, path.runner) in defaults]
     return found or list(scan.paths)

@@ -162,6 +162,16 @@ def test_what_a_configuration_reaches(
             assert found[rule].reason.startswith("the source has it"), rule
 
 
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_who_sets_the_variable_is_not_on_the_runner_that_the_engine_chooses(
+    scanned: Callable[..., Scan], value: str
+) -> None:
+    made = scanned("0.33.0", '{"method": "eagle"}', {"VLLM_USE_V2_MODEL_RUNNER": value})
+    (found,) = (finding for finding in made.findings if finding.rule == "v2-runner-default")
+    assert found.status == "unreachable"
+    assert found.reason.endswith(f"VLLM_USE_V2_MODEL_RUNNER is not set, and VLLM_USE_V2_MODEL_RUNNER is {value}")
+
+
 def test_rules_name_methods_that_engines_have(scanned: Callable[..., Scan]) -> None:
     known = {runner.method for version in ("0.9.2", "0.20.1", "0.33.0") for runner in scanned(version).runners}
     named = {method for rule in RULES.values() for method in rule.methods}
