@@ -157,7 +157,7 @@ def _note_errors(scan: Scan) -> None:
 
 def _narrowed(outcome: Outcome, methods: Sequence[str]) -> Scan:
     """The scan with what concerns some methods alone, which may be named by aliases: their paths have their names."""
-    from specaudit.scan import only_methods
+    from specaudit.narrowing import only_methods
 
     if not methods or outcome.error is not None:
         return outcome.scan
