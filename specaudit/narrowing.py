@@ -34,10 +34,9 @@ def _options_of(made: Scan, methods: set[str]) -> Iterator[OptionVerdict]:
     """The verdicts that hold for some methods, each naming those of its methods that are among them."""
     on: dict[str, list[str]] = {}
     for runner in made.runners:
-        if runner.default:
-            on.setdefault(runner.runner, []).append(runner.method)
+        on.setdefault(runner.runner, []).append(runner.method)
     for verdict in made.options:
-        # one that names no method is about all that take the runner by default
+        # one that names no method is about all that can take the runner
         told = verdict.method.split(", ") if verdict.method else list(dict.fromkeys(on.get(verdict.runner, ())))
         kept = [method for method in told if method in methods]
         if kept:

@@ -167,12 +167,11 @@ def _verdicts(made: Any) -> set[tuple[str, str, str, str, str]]:
     """What becomes of every option, method by method: (method, runner, option, value, status)."""
     takers: dict[str, list[str]] = {}
     for runner in made["runners"]:
-        takers.setdefault(runner["runner"], []).append(runner["method"] if runner["default"] else "")
+        takers.setdefault(runner["runner"], []).append(runner["method"])
     return {
         (method, option["runner"], option["name"], option["value"], option["status"])
         for option in made["options"]
         for method in (option["method"].split(", ") if option["method"] else takers[option["runner"]])
-        if method
     }
 
 
