@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from specaudit.classify.code import Code
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from specaudit.classify.code import Code, Symbol
 from specaudit.classify.proposers import Proposers
 from specaudit.classify.runners import RunnerChoice
 from specaudit.model import Verifier
 
 
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What is not on a path: whole files, and in files that are on it the lines (first and last) of classes."""
+
+    files: frozenset[str]
+    classes: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+
+    def hold(self, path: str, line: int) -> bool:
+        """Whether a line is theirs."""
+        return path in self.files or any(first <= line <= last for first, last in self.classes.get(path, ()))
+
+
 class Belonging:
-    """Tells which of some files are not on the path of a method.
+    """Tells what of some files is not on the path of a method.
 
     Args:
         asked: the files that are asked about, beside those of proposers and verifiers.
@@ -32,31 +47,41 @@ class Belonging:
         self._foreign: dict[str, frozenset[str]] = {}
         self._importers: dict[str, tuple[str, ...]] = {}
 
-    def others(self, method: str, label: str) -> frozenset[str]:
-        """Files that only other runners, or only other methods' proposers, use."""
+    def others(self, method: str, label: str) -> Others:
+        """What only other runners, or only other methods' proposers, use."""
         mine: set[str] = set()
         theirs: set[str] = set(self._foreign_files(label))
+        my_classes: set[Symbol] = set()
+        their_classes: set[Symbol] = set()
         for found in self.proposers.found:
             own = found.proposer.runner == label and method in found.proposer.methods
-            files = (
-                {c.path for c in self.code.bases(found.site.cls)}
-                if found.site.cls is not None
-                else {found.site.maker.path}
-            )
-            (mine if own else theirs).update(files)
+            classes = self.code.bases(found.site.cls) if found.site.cls is not None else ()
+            (mine if own else theirs).update({c.path for c in classes} or {found.site.maker.path})
+            (my_classes if own else their_classes).update(classes)
         for verifier in self.verifiers:
             if verifier.runner:
                 (mine if verifier.runner == label else theirs).add(verifier.path)
         theirs -= mine
-        return frozenset(theirs | {p for p in self.asked if p not in theirs and self._beside(p, mine, theirs)})
+        files = frozenset(theirs | {p for p in self.asked if p not in theirs and self._beside(p, mine, theirs)})
+        spans: dict[str, tuple[tuple[int, int], ...]] = {}
+        for cls in their_classes - my_classes:
+            if cls.path not in files:
+                spans[cls.path] = (*spans.get(cls.path, ()), (cls.definition.line, cls.definition.end))
+        return Others(files, spans)
 
-    def _beside(self, path: str, mine: set[str], theirs: set[str]) -> bool:
-        """A file in a folder that others have for themselves, and that nothing outside of it imports but theirs."""
+    def _beside(self, path: str, mine: set[str], theirs: set[str], asking: frozenset[str] = frozenset()) -> bool:
+        """A file in a folder that others have for themselves, and that nothing outside of it imports but what is
+        theirs, too.
+        """
         folder = path.rpartition("/")[0]
         neighbours = {p for p in mine | theirs if p.rpartition("/")[0] == folder}
         if not neighbours or neighbours & mine:
             return False
-        return all(p in theirs or p.rpartition("/")[0] == folder for p in self._importing(path))
+        asking |= {path}
+        return all(
+            p in theirs or p in asking or p.rpartition("/")[0] == folder or self._beside(p, mine, theirs, asking)
+            for p in self._importing(path)
+        )
 
     def _importing(self, path: str) -> tuple[str, ...]:
         """The files that name a file's module: the same for every method, and looked for in all files."""

@@ -18,7 +18,7 @@ from specaudit import nodes
 from specaudit.classify.accesses import Access, accesses
 from specaudit.classify.acting import told_apart
 from specaudit.classify.agreeing import entries
-from specaudit.classify.belonging import Belonging
+from specaudit.classify.belonging import Belonging, Others
 from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.conditions import Formula
 from specaudit.classify.methods import Methods
@@ -75,7 +75,9 @@ class Options:
         self.fields = tuple(self._fields())
         valued = {f.name for f in self.fields if f.values}
         found = accesses(self.index, reader.engine.config, methods.cls.path if methods.cls else "", valued)
-        self.accesses, self.checks = told_apart(self.code, found, {f.name for f in self.fields})
+        # how many tokens are drafted is read everywhere, and never in vain
+        told = {f.name for f in self.fields} - {methods.anchors.count_field}
+        self.accesses, self.checks = told_apart(self.code, found, told)
         self.checked: dict[str, Evidence] = {}
         self.uses = self._uses()
 
@@ -172,8 +174,8 @@ class Options:
         )
         return tuple(entries(verdicts, takers))
 
-    def _verdicts(self, method: str, label: str, theirs: frozenset[str]) -> Iterator[OptionVerdict]:
-        """``theirs`` are files that are not on this path."""
+    def _verdicts(self, method: str, label: str, theirs: Others) -> Iterator[OptionVerdict]:
+        """``theirs`` is what is not on this path."""
         forced = {e.field: e for e in self.methods.forced(method)}
         for field in self.fields:
             declared = self._declared(field)
@@ -184,7 +186,7 @@ class Options:
                     field.name, "", "overridden", method, label, (declared, self.methods.evidence(effect)), reason
                 )
                 continue
-            reads = [a for a in self.accesses.get(field.name, ()) if a.path not in theirs]
+            reads = list(_here(self.accesses, field.name, theirs))
             inner = self._inner_reads(field.name, method, theirs, frozenset())
             if not reads and not inner:
                 test = self._checked_at(field.name, theirs)
@@ -212,16 +214,16 @@ class Options:
                     field.name, value, "ignored", method, label, (self._declared(field), *lines), reason
                 )
 
-    def _checked_at(self, name: str, theirs: frozenset[str]) -> Evidence | None:
+    def _checked_at(self, name: str, theirs: Others) -> Evidence | None:
         """Where the configuration or something on the path refuses because of an option."""
-        outside = (self.index.evidence(a.path, a.line) for a in self.checks.get(name, ()) if a.path not in theirs)
+        outside = (self.index.evidence(a.path, a.line) for a in _here(self.checks, name, theirs))
         return self.checked.get(name) or next(outside, None)
 
     def _declared(self, field: Field) -> Evidence:
         assert self.methods.cls is not None
         return self.index.evidence(self.methods.cls.path, field.line)
 
-    def _inner_reads(self, name: str, method: str, theirs: frozenset[str], seen: frozenset[str]) -> list[Evidence]:
+    def _inner_reads(self, name: str, method: str, theirs: Others, seen: frozenset[str]) -> list[Evidence]:
         """Uses inside the configuration's class that take effect: in its completion, or in a method that the path
         calls.
         """
@@ -233,16 +235,15 @@ class Options:
                 called = self.methods.at(use.when, method) is not False
             else:
                 inside = (self.methods.at(f, method) is not False for f in self._called.get(use.method.name, ()))
-                called = any(inside) or any(a.path not in theirs for a in self.accesses.get(use.method.name, ()))
+                called = any(inside) or any(_here(self.accesses, use.method.name, theirs))
             if called:
                 out.append(use.evidence)
         return out
 
-    def _matters(self, name: str, method: str, theirs: frozenset[str], seen: frozenset[str]) -> bool:
+    def _matters(self, name: str, method: str, theirs: Others, seen: frozenset[str]) -> bool:
         if name in seen:
             return False
-        read = any(a.path not in theirs for a in self.accesses.get(name, ()))
-        return read or bool(self._inner_reads(name, method, theirs, seen))
+        return any(_here(self.accesses, name, theirs)) or bool(self._inner_reads(name, method, theirs, seen))
 
     def _always_runs(self, definition: Definition) -> bool:
         """Whether a method runs for every configuration object: its initialiser, and what is registered as a
@@ -267,3 +268,8 @@ class Options:
                         when = place.formula if self._always_runs(definition) else True
                         out.setdefault(name, []).append(when)
         return out
+
+
+def _here(accesses: Mapping[str, list[Access]], name: str, theirs: Others) -> Iterator[Access]:
+    """The accesses to a name that are on a path."""
+    return (a for a in accesses.get(name, ()) if not theirs.hold(a.path, a.line))

@@ -53,9 +53,22 @@ def test_a_runner_is_judged_with_the_methods_that_do_not_take_it_by_default_too(
     found = audited("0.33.0")  # where none of these methods takes V1 by default
     for method in ("draft_model", "eagle", "eagle3", "mtp", "dflash"):
         assert verdict(found, name, method, runner="v1").status == "honoured"
-        assert verdict(found, name, method, runner="v2").status == "honoured"
     for method in ("suffix", "ngram"):
         assert verdict(found, name, method, runner="v1").status == "ignored"
+
+
+def test_a_class_of_other_drafts_in_a_shared_file_is_not_on_the_path(audited: Audited) -> None:
+    found = audited("0.33.0")  # one file has the base of every draft, and that of those with a model
+    for name in ("use_local_argmax_reduction", "draft_sample_method"):
+        for method, status in {"eagle3": "honoured", "ngram": "ignored", "ngram_gpu": "ignored"}.items():
+            assert verdict(found, name, method, runner="v2").status == status
+
+
+def test_a_file_that_only_files_beside_other_drafts_import_is_not_on_the_path(audited: Audited) -> None:
+    found = audited("0.33.0")  # of two files that read the backend, one imports the other
+    status = {"eagle3": "honoured", "dflash": "honoured", "draft_model": "ignored", "ngram": "ignored"}
+    for method, expected in status.items():
+        assert verdict(found, "attention_backend", method, runner="v2").status == expected
 
 
 def test_every_method_has_one_verdict_on_every_option_for_every_runner_that_it_can_take(audited: Audited) -> None:

@@ -160,6 +160,8 @@ def test_methods_that_are_shown_alone_keep_their_own_options(
     if methods == ("eagle",):
         said = specaudit(*scan, *alone).out
         assert "\n  dspark_draft_topk: ignored, it is checked" in said
+        assert "\n  kv_cache_dtype: honoured\n" in said
+        assert "\n      honoured by eagle (v1)\n" in said.partition("\n  enforce_eager\n")[2]
         assert "draft_model" not in said.partition("Speculative options")[2]
 
 
