@@ -71,6 +71,12 @@ def test_a_file_that_only_files_beside_other_drafts_import_is_not_on_the_path(au
         assert verdict(found, "attention_backend", method, runner="v2").status == expected
 
 
+def test_a_function_beside_other_drafts_is_on_the_path_of_those_that_import_it(audited: Audited) -> None:
+    found = audited("0.33.0")  # dflash and dspark import other functions of the file that applies it
+    for method, status in {"eagle3": "honoured", "mtp": "honoured", "dflash": "ignored", "dspark": "ignored"}.items():
+        assert verdict(found, "moe_backend", method, runner="v2").status == status
+
+
 def test_every_method_has_one_verdict_on_every_option_for_every_runner_that_it_can_take(audited: Audited) -> None:
     for version in ("0.33.0", "0.20.1", "0.9.2"):
         found = audited(version)
