@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from specaudit import nodes
 from specaudit.classify.accesses import Access
 from specaudit.classify.code import Code, Symbol, dotted
-from specaudit.classify.uses import is_sentence, only_refuses
+from specaudit.classify.uses import is_sentence, only_refuse, only_refuses
 
 _Accesses = dict[str, list[Access]]
 #: The line on which the name of an attribute ends, and that name.
@@ -64,11 +64,12 @@ def reads_of(function: ast.AST) -> Reads:
     left: list[tuple[ast.AST, bool]] = [(function, False)]
     while left:
         node, checks = left.pop()
-        checks = checks or _for_people(node)
+        # what is kept for a refusal may serve later, too
+        checks = (checks and not isinstance(node, ast.Assign)) or _for_people(node)
         spot = _read(node)
         if spot is not None:
             found[checks].add(spot)
-        told = node.test if isinstance(node, ast.If) and all(map(only_refuses, node.body)) else None
+        told = node.test if isinstance(node, ast.If) and only_refuse(node.body) else None
         left.extend((child, checks or child is told) for child in nodes.children(node))
     return Reads(frozenset(found[False]), frozenset(found[True]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from specaudit import nodes
 from specaudit.classify.code import dotted
@@ -15,7 +15,7 @@ def used(statement: ast.stmt) -> Iterator[ast.Attribute]:
         case ast.Raise() | ast.Assert():
             return
         case ast.If(test=test, body=body, orelse=orelse):
-            parts: list[ast.AST] = [] if all(only_refuses(s) for s in (*body, *orelse)) else [test]
+            parts: list[ast.AST] = [] if only_refuse(body) and only_refuse(orelse) else [test]
         case ast.For(iter=it):
             parts = [it]
         case ast.Expr() if only_refuses(statement):
@@ -67,8 +67,23 @@ def only_refuses(statement: ast.stmt) -> bool:
         case ast.Expr(value=ast.Constant()):
             return True
         case ast.If(body=body, orelse=orelse):
-            return all(only_refuses(s) for s in (*body, *orelse))
+            return only_refuse(body) and only_refuse(orelse)
     return False
+
+
+def only_refuse(block: Sequence[ast.stmt]) -> bool:
+    """Whether that is all that a block does, beside keeping values that the refusals in it need."""
+    refusals = [s for s in block if only_refuses(s)]
+    needed = {n.id for s in refusals for n in nodes.walk(s) if isinstance(n, ast.Name)}
+    return all(_kept(s) in needed for s in block if s not in refusals)
+
+
+def _kept(statement: ast.stmt) -> str:
+    """The local name that a statement stores a value under, if that is all that it does."""
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return name
+    return ""
 
 
 def is_sentence(node: ast.expr) -> bool:

@@ -109,8 +109,11 @@ def test_reads_that_only_refuse_or_tell_are_no_use() -> None:
             logger.warning("it is %s", spec.f)
         if spec.g: errors.append(f"{spec.h} is not supported")
         checks = ((spec.i > 1, "one is all"), (spec.j, f"{spec.k} is too much"))
+        if spec.l:
+            draft = spec.draft
+            if draft is None: raise ValueError
     """
-    assert reads(refuses) == (set(), set("abcdefghijk"))
+    assert reads(refuses) == ({"draft"}, set("abcdefghijkl"))
     acts = """
         if spec.a: raise ValueError
         elif spec.b: act()
@@ -118,9 +121,12 @@ def test_reads_that_only_refuse_or_tell_are_no_use() -> None:
         if spec.d: errors.append("name")
         pairs = ((spec.e, "name"), (spec.f, spec.g))
         act(spec.h, "two words", getattr(spec, "i"))
-        spec.j = 1
+        if spec.j:
+            kept = 1
+            if spec.k: raise ValueError
+        spec.l = 1
     """
-    assert reads(acts) == (set("bcdefghi"), {"a"})
+    assert reads(acts) == (set("bcdefghij"), {"a", "k"})
 
 
 def test_an_option_that_completing_the_configuration_sets(audited: Audited) -> None:
@@ -160,6 +166,13 @@ def test_an_option_that_is_only_checked_says_so(audited: Audited) -> None:
     assert found.status == "ignored"
     assert "checked" in found.reason
     assert found.evidence[1].text == "if self.tensor_parallel_size is not None:"
+
+
+def test_what_a_refusal_needs_is_kept_for_it_alone(audited: Audited) -> None:
+    found = audited("0.33.0")  # the configuration keeps the draft's model to look at it before it refuses
+    for method, status in {"eagle3": "honoured", "mtp": "honoured", "dflash": "ignored", "ngram": "ignored"}.items():
+        assert verdict(found, "draft_lm_head_quantization", method, runner="v2").status == status
+    assert "checked" in verdict(found, "draft_lm_head_quantization", "eagle3", runner="v1").reason
 
 
 def test_every_option_has_a_verdict_and_a_declaration(audited: Audited) -> None:
