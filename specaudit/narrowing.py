@@ -32,12 +32,18 @@ def only_methods(made: Scan, methods: tuple[str, ...]) -> Scan:
 
 def _options_of(made: Scan, methods: set[str]) -> Iterator[OptionVerdict]:
     """The verdicts that hold for some methods, each naming those of its methods that are among them."""
-    on: dict[str, list[str]] = {}
-    for runner in made.runners:
-        on.setdefault(runner.runner, []).append(runner.method)
-    for verdict in made.options:
-        # one that names no method is about all that can take the runner
-        told = verdict.method.split(", ") if verdict.method else list(dict.fromkeys(on.get(verdict.runner, ())))
+    for verdict, told in with_methods(made):
         kept = [method for method in told if method in methods]
         if kept:
             yield verdict if kept == told else replace(verdict, method=", ".join(kept))
+
+
+def with_methods(made: Scan) -> Iterator[tuple[OptionVerdict, list[str]]]:
+    """Each verdict on an option, with the methods that it is about: where it names none, all that can take the
+    runner.
+    """
+    on: dict[str, dict[str, None]] = {}
+    for runner in made.runners:
+        on.setdefault(runner.runner, {})[runner.method] = None
+    for verdict in made.options:
+        yield verdict, verdict.method.split(", ") if verdict.method else list(on.get(verdict.runner, ()))
