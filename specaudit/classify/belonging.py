@@ -73,16 +73,11 @@ class Belonging:
             spans[one.path] = (*spans.get(one.path, ()), (one.definition.first, one.definition.end))
         return Others(files, spans)
 
-    def _beside(self, path: str, mine: set[str], theirs: set[str], asking: frozenset[str] = frozenset()) -> bool:
-        """A file in a folder that others have for themselves, and that nothing outside of it imports but what is
-        theirs, too.
-        """
-        if not self._among(path, mine, theirs):
-            return False
-        folder, asking = path.rpartition("/")[0], asking | {path}
-        return all(
-            p in theirs or p in asking or p.rpartition("/")[0] == folder or self._beside(p, mine, theirs, asking)
-            for p in self._importing(path)
+    def _beside(self, path: str, mine: set[str], theirs: set[str]) -> bool:
+        """A file in a folder that others have for themselves, and that nothing outside of it imports but theirs."""
+        folder = path.rpartition("/")[0]
+        return self._among(path, mine, theirs) and all(
+            p in theirs or p.rpartition("/")[0] == folder for p in self._importing(path)
         )
 
     @staticmethod
