@@ -172,7 +172,14 @@ class Options:
             for method in methods
             for verdict in self._verdicts(method, label, belonging.others(method, label))
         )
-        return tuple(entries(verdicts, takers))
+        declared = [(field.name, value) for field in self.fields for value in ("", *field.values)]
+        labels = list(takers)
+        return tuple(
+            sorted(
+                entries(verdicts, takers),
+                key=lambda one: (labels.index(one.runner), declared.index((one.name, one.value))),
+            )
+        )
 
     def _verdicts(self, method: str, label: str, theirs: Others) -> Iterator[OptionVerdict]:
         """``theirs`` is what is not on this path."""

@@ -171,6 +171,16 @@ def test_what_a_refusal_needs_is_kept_for_it_alone(audited: Audited) -> None:
     assert "checked" in verdict(found, "draft_lm_head_quantization", "eagle3", runner="v1").reason
 
 
+def test_options_come_as_they_are_declared(audited: Audited) -> None:
+    for runner in ("v1", "v2"):
+        told = [option for option in audited("0.33.0").options if option.runner == runner]
+        lines = [option.evidence[0].line for option in told if not option.value]
+        assert lines == sorted(lines)
+        at = [n for n, option in enumerate(told) if option.name == "draft_sample_method"]
+        assert at == list(range(at[0], at[-1] + 1))
+        assert list(dict.fromkeys(told[n].value for n in at)) == ["", "greedy", "probabilistic"]
+
+
 def test_every_option_has_a_verdict_and_a_declaration(audited: Audited) -> None:
     found = audited("0.33.0")
     names = {o.name for o in found.options}
