@@ -11,8 +11,8 @@ from specaudit.engines import ENGINES
 from specaudit.errors import ConfigurationError
 from specaudit.index import Index
 from specaudit.model import Condition, Scan, Server, TreePart
+from specaudit.narrowing import only_methods
 from specaudit.ruling.reach import Configuration, reached
-from specaudit.scan import only_methods
 from specaudit.serving import Running, running
 from specaudit.snapshot import Snapshot
 from specaudit.tracing import Asked, traced, unread

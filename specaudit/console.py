@@ -270,20 +270,21 @@ def _options(out: _Page, scan: Scan) -> None:
     """Per option what becomes of it, the methods that agree brought together; ignored options first to be seen."""
     if scan.options:
         out.heading("Speculative options")
-    groups: dict[str, dict[tuple[str, str], list[str]]] = {}
+    groups: dict[str, dict[tuple[str, str], dict[str, list[str]]]] = {}
     runners = {option.runner for option in scan.options}
     for option in scan.options:
         name = option.name + (f" = {option.value}" if option.value else "")
-        who = (option.method or "every method") + (f" ({option.runner})" if len(runners) > 1 else "")
-        groups.setdefault(name, {}).setdefault((option.status, option.reason), []).append(who)
+        agreeing = groups.setdefault(name, {}).setdefault((option.status, option.reason), {})
+        agreeing.setdefault(option.runner, []).append(option.method or "every method")
     for name, found in groups.items():
         if len(found) == 1:
             ((status, why),) = found
             out.entry("  ", f"{name}: {status}" + (f", {why}" if why else ""), _OPTION.get(status))
             continue
         out.line(f"  {name}")
-        for (status, why), methods in sorted(found.items(), key=lambda item: list(_OPTION).index(item[0][0])):
-            out.entry("      ", f"{status} by {', '.join(methods)}" + (f": {why}" if why else ""), _OPTION[status])
+        for (status, why), agreeing in sorted(found.items(), key=lambda item: list(_OPTION).index(item[0][0])):
+            who = (", ".join(names) + (f" ({on})" if len(runners) > 1 else "") for on, names in agreeing.items())
+            out.entry("      ", f"{status} by {'; '.join(who)}" + (f": {why}" if why else ""), _OPTION[status])
 
 
 def _findings(out: _Page, findings: Sequence[Finding]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeVar
 
-from specaudit.model import Finding, OptionVerdict, Proposer, Scan, Severity, Verifier
+from specaudit.model import Finding, Proposer, Scan, Severity, Verifier
+from specaudit.narrowing import with_methods
 from specaudit.report.gate import OPEN, Baseline, at_least
 from specaudit.report.view import where
 
@@ -162,15 +163,27 @@ def _trees(before: Scan, after: Scan) -> Iterator[Change]:
 
 
 def _options(before: Scan, after: Scan) -> Iterator[Change]:
-    was = {_option(option): option.status for option in before.options}
-    now = {_option(option): option.status for option in after.options}
-    for name in sorted(was.keys() & now.keys()):
-        yield from _changed("option", name, "", was[name], now[name])
+    """Options that become something else, the methods for which the same changes brought together."""
+    was, now = _by_method(before), _by_method(after)
+    both = was.keys() & now.keys()
+    changed: dict[tuple[str, str, str, str], list[str]] = {}
+    for name, runner, method in (key for key in was if key in both):
+        old, new = was[name, runner, method], now[name, runner, method]
+        if old != new:
+            changed.setdefault((name, runner, old, new), []).append(method)
+    for (name, runner, old, new), methods in sorted(changed.items()):
+        every = {known for option, on, known in both if (option, on) == (name, runner)}
+        whose = " on ".join(part for part in ("" if every == {*methods} else ", ".join(methods), runner) if part)
+        yield Change("changed", "option", f"{name} ({whose})" if whose else name, "", old, new)
 
 
-def _option(option: OptionVerdict) -> str:
-    where = " on ".join(part for part in (option.method, option.runner) if part)
-    return option.name + (f"={option.value}" if option.value else "") + (f" ({where})" if where else "")
+def _by_method(scan: Scan) -> dict[tuple[str, str, str], str]:
+    """What becomes of an option, by its name and value, runner and method."""
+    return {
+        (option.name + (f"={option.value}" if option.value else ""), option.runner, method): option.status
+        for option, methods in with_methods(scan)
+        for method in methods or ("",)
+    }
 
 
 def _findings(before: Scan, after: Scan) -> Iterator[Change]:

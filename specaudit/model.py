@@ -274,7 +274,10 @@ class TreeVerdict:
 
 @dataclass(frozen=True, slots=True)
 class OptionVerdict:
-    """What the chosen path does with one speculative option (``value`` is empty when it is about it as such)."""
+    """What a runner does with one speculative option (``value`` is empty when it is about it as such).
+
+    ``method`` names the methods that this is about, a comma between them; empty: all that can take the runner.
+    """
 
     name: str
     value: str

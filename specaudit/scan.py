@@ -24,7 +24,7 @@ from specaudit.hosts.base import Direct, Host, Installation
 from specaudit.hosts.opening import Means, opened
 from specaudit.index import Index
 from specaudit.model import Audit, Environment, Failure, Finding, NotLooked, Path, Scan, Server, Target, Tool, Verifier
-from specaudit.serving import repointed, with_paths
+from specaudit.serving import with_paths
 from specaudit.snapshot import Snapshot, take
 from specaudit.syntax import broken
 from specaudit.targets import meant
@@ -375,28 +375,3 @@ def _choose(host: Host, engine: str | None) -> tuple[Installation, tuple[NotLook
     beside = dict.fromkeys(f"{one.engine} {one.version}".strip() for one in found if one.engine != found[0].engine)
     why = f"it lies beside {found[0].engine}; --engine chooses"
     return found[0], tuple(NotLooked(name, why) for name in beside)
-
-
-def only_methods(made: Scan, methods: tuple[str, ...]) -> Scan:
-    """A scan with what concerns some methods alone."""
-    wanted_methods = set(methods)
-    runners = tuple(r for r in made.runners if r.method in wanted_methods)
-    labels = {r.runner for r in runners}
-    paths = tuple(p for p in made.paths if p.method in wanted_methods)
-    return replace(
-        made,
-        runners=runners,
-        proposers=tuple(
-            replace(p, variants=tuple(v for v in p.variants if not v.methods or wanted_methods.intersection(v.methods)))
-            for p in made.proposers
-            if wanted_methods.intersection(p.methods)
-        ),
-        verifiers=tuple(
-            v
-            for v in made.verifiers
-            if (not v.runner or v.runner in labels) and (not v.methods or wanted_methods.intersection(v.methods))
-        ),
-        options=tuple(o for o in made.options if not o.method or o.method in wanted_methods),
-        paths=paths,
-        servers=repointed(made.servers, made.paths, paths),
-    )

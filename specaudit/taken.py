@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from specaudit.model import Evidence, Path, Proposer, Runner, Scan
-from specaudit.scan import only_methods
+from specaudit.narrowing import only_methods
 
 #: A line of the engine: its file and number.
 Line = tuple[str, int]

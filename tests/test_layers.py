@@ -24,7 +24,7 @@ ORDER = (
     ("classify",),
     ("ruling",),
     ("serving",),
-    ("scan",),
+    ("narrowing", "scan"),
     ("tracing", "document", "taken", "summary", "configured", "fleet"),
     ("patching", "smoke", "report"),
     ("diff",),

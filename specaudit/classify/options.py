@@ -16,7 +16,9 @@ from functools import cached_property
 
 from specaudit import nodes
 from specaudit.classify.accesses import Access, accesses
-from specaudit.classify.belonging import Belonging
+from specaudit.classify.acting import told_apart
+from specaudit.classify.agreeing import entries
+from specaudit.classify.belonging import Belonging, Others
 from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.conditions import Formula
 from specaudit.classify.methods import Methods
@@ -26,7 +28,7 @@ from specaudit.classify.symbolic import Reader
 from specaudit.classify.uses import checked, filled, used
 from specaudit.classify.values import Obj, shown
 from specaudit.index import Definition
-from specaudit.model import Evidence, OptionStatus, OptionVerdict, Runner, Verifier
+from specaudit.model import Evidence, OptionVerdict, Runner, Verifier
 
 _SILENT = frozenset({"compute_hash", "__repr__", "__str__"})
 
@@ -72,7 +74,10 @@ class Options:
         self.proposers = proposers
         self.fields = tuple(self._fields())
         valued = {f.name for f in self.fields if f.values}
-        self.accesses = accesses(self.index, reader.engine.config, methods.cls.path if methods.cls else "", valued)
+        found = accesses(self.index, reader.engine.config, methods.cls.path if methods.cls else "", valued)
+        # how many tokens are drafted is read everywhere, and never in vain
+        told = {f.name for f in self.fields} - {methods.anchors.count_field}
+        self.accesses, self.checks = told_apart(self.code, found, told)
         self.checked: dict[str, Evidence] = {}
         self.uses = self._uses()
 
@@ -151,25 +156,33 @@ class Options:
     # --- one path
 
     def of(self, runners: Iterable[Runner], verifiers: Iterable[Verifier]) -> tuple[OptionVerdict, ...]:
-        """The verdicts for the default runner of every method; methods with the same verdict share one entry."""
-        reading = frozenset(access.path for found in self.accesses.values() for access in found)
+        """The verdicts for every runner that a method can take, by default or not.
+
+        Methods of a runner with the same verdict share one entry, which names none where it is about all of them.
+        """
+        every = (*self.accesses.values(), *self.checks.values())
+        reading = frozenset(access.path for found in every for access in found)
         belonging = Belonging(self.code, self.choice, self.proposers, tuple(verifiers), reading)
-        found: dict[tuple[str, str, str, OptionStatus, str], tuple[list[str], tuple[Evidence, ...]]] = {}
-        order: dict[tuple[str, str], list[str]] = {}
-        for method, label in dict.fromkeys((r.method, r.runner) for r in runners if r.default):
-            order.setdefault((label, ""), []).append(method)
-            for verdict in self._verdicts(method, label, belonging.others(method, label)):
-                key = verdict.name, verdict.value, label, verdict.status, verdict.reason
-                found.setdefault(key, ([], verdict.evidence))[0].append(method)
+        takers: dict[str, list[str]] = {}
+        for method, label in dict.fromkeys((r.method, r.runner) for r in runners):
+            takers.setdefault(label, []).append(method)
+        verdicts = (
+            verdict
+            for label, methods in takers.items()
+            for method in methods
+            for verdict in self._verdicts(method, label, belonging.others(method, label))
+        )
+        declared = [(field.name, value) for field in self.fields for value in ("", *field.values)]
+        labels = list(takers)
         return tuple(
-            OptionVerdict(
-                name, value, status, "" if names == order[label, ""] else ", ".join(names), label, evidence, reason
+            sorted(
+                entries(verdicts, takers),
+                key=lambda one: (labels.index(one.runner), declared.index((one.name, one.value))),
             )
-            for (name, value, label, status, reason), (names, evidence) in found.items()
         )
 
-    def _verdicts(self, method: str, label: str, theirs: frozenset[str]) -> Iterator[OptionVerdict]:
-        """``theirs`` are files that are not on this path."""
+    def _verdicts(self, method: str, label: str, theirs: Others) -> Iterator[OptionVerdict]:
+        """``theirs`` is what is not on this path."""
         forced = {e.field: e for e in self.methods.forced(method)}
         for field in self.fields:
             declared = self._declared(field)
@@ -180,16 +193,16 @@ class Options:
                     field.name, "", "overridden", method, label, (declared, self.methods.evidence(effect)), reason
                 )
                 continue
-            reads = [a for a in self.accesses.get(field.name, ()) if a.path not in theirs]
+            reads = list(_here(self.accesses, field.name, theirs))
             inner = self._inner_reads(field.name, method, theirs, frozenset())
             if not reads and not inner:
-                test = self.checked.get(field.name)
+                test = self._checked_at(field.name, theirs)
                 reason = "nothing on this path reads it" if test is None else "it is checked, and nothing acts on it"
                 lines = (declared,) if test is None else (declared, test)
                 yield OptionVerdict(field.name, "", "ignored", method, label, lines, reason)
                 continue
-            evidence = (declared, *(self.index.evidence(a.path, a.line) for a in reads[:3]), *inner[:2])
-            yield OptionVerdict(field.name, "", "honoured", method, label, evidence)
+            evidence = (declared, *(self.index.evidence(a.path, a.line) for a in reads), *inner)
+            yield OptionVerdict(field.name, "", "honoured", method, label, tuple(dict.fromkeys(evidence)))
             if field.values and any(a.known for a in reads):
                 yield from self._values(field, method, label, reads)
 
@@ -198,8 +211,9 @@ class Options:
         asked = frozenset().union(*(a.asked for a in self.accesses[field.name]))
         lines = tuple(dict.fromkeys(self.index.evidence(a.path, a.line) for a in reads if a.known))
         for value in field.values:
-            # the default needs no branch, unless some other path has one for it
-            if value in here or (value == field.default and value not in asked):
+            # the default needs no branch, unless some other path has one for it and here it is not all that is left
+            usual = value == field.default and (value not in asked or here.issuperset({*field.values} - {value}))
+            if value in here or usual:
                 yield OptionVerdict(field.name, value, "honoured", method, label, lines)
             else:
                 reason = "what reads the option on this path does not ask for this value"
@@ -207,11 +221,16 @@ class Options:
                     field.name, value, "ignored", method, label, (self._declared(field), *lines), reason
                 )
 
+    def _checked_at(self, name: str, theirs: Others) -> Evidence | None:
+        """Where the configuration or something on the path refuses because of an option."""
+        outside = (self.index.evidence(a.path, a.line) for a in _here(self.checks, name, theirs))
+        return self.checked.get(name) or next(outside, None)
+
     def _declared(self, field: Field) -> Evidence:
         assert self.methods.cls is not None
         return self.index.evidence(self.methods.cls.path, field.line)
 
-    def _inner_reads(self, name: str, method: str, theirs: frozenset[str], seen: frozenset[str]) -> list[Evidence]:
+    def _inner_reads(self, name: str, method: str, theirs: Others, seen: frozenset[str]) -> list[Evidence]:
         """Uses inside the configuration's class that take effect: in its completion, or in a method that the path
         calls.
         """
@@ -223,16 +242,15 @@ class Options:
                 called = self.methods.at(use.when, method) is not False
             else:
                 inside = (self.methods.at(f, method) is not False for f in self._called.get(use.method.name, ()))
-                called = any(inside) or any(a.path not in theirs for a in self.accesses.get(use.method.name, ()))
+                called = any(inside) or any(_here(self.accesses, use.method.name, theirs))
             if called:
                 out.append(use.evidence)
         return out
 
-    def _matters(self, name: str, method: str, theirs: frozenset[str], seen: frozenset[str]) -> bool:
+    def _matters(self, name: str, method: str, theirs: Others, seen: frozenset[str]) -> bool:
         if name in seen:
             return False
-        read = any(a.path not in theirs for a in self.accesses.get(name, ()))
-        return read or bool(self._inner_reads(name, method, theirs, seen))
+        return any(_here(self.accesses, name, theirs)) or bool(self._inner_reads(name, method, theirs, seen))
 
     def _always_runs(self, definition: Definition) -> bool:
         """Whether a method runs for every configuration object: its initialiser, and what is registered as a
@@ -257,3 +275,8 @@ class Options:
                         when = place.formula if self._always_runs(definition) else True
                         out.setdefault(name, []).append(when)
         return out
+
+
+def _here(accesses: Mapping[str, list[Access]], name: str, theirs: Others) -> Iterator[Access]:
+    """The accesses to a name that are on a path."""
+    return (a for a in accesses.get(name, ()) if not theirs.hold(a.path, a.line))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from specaudit import nodes
 from specaudit.classify.code import dotted
@@ -15,10 +15,10 @@ def used(statement: ast.stmt) -> Iterator[ast.Attribute]:
         case ast.Raise() | ast.Assert():
             return
         case ast.If(test=test, body=body, orelse=orelse):
-            parts: list[ast.AST] = [] if all(_only_refuses(s) for s in (*body, *orelse)) else [test]
+            parts: list[ast.AST] = [] if only_refuse(body) and only_refuse(orelse) else [test]
         case ast.For(iter=it):
             parts = [it]
-        case ast.Expr() if _only_refuses(statement):
+        case ast.Expr() if only_refuses(statement):
             return
         case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) | ast.Return(value=ast.expr() as value):
             parts = [value]
@@ -52,17 +52,42 @@ def filled(statement: ast.stmt) -> frozenset[str]:
             return frozenset({attr})
         case ast.If(body=body, orelse=orelse):
             return frozenset().union(*(filled(s) for s in (*body, *orelse)))
-    return frozenset() if _only_refuses(statement) else frozenset({"?"})
+    return frozenset() if only_refuses(statement) else frozenset({"?"})
 
 
-def _only_refuses(statement: ast.stmt) -> bool:
+def only_refuses(statement: ast.stmt) -> bool:
+    """Whether all that a statement does is to raise, to log, or to note words that say what is wrong."""
     match statement:
         case ast.Raise() | ast.Assert() | ast.Pass():
             return True
-        case ast.Expr(value=ast.Call(func=func)):
-            return dotted(func).startswith(("logger.", "warnings."))
+        case ast.Expr(value=ast.Call(func=func)) if dotted(func).startswith(("logger.", "warnings.")):
+            return True
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="append"), args=[noted])):
+            return is_sentence(noted)
         case ast.Expr(value=ast.Constant()):
             return True
         case ast.If(body=body, orelse=orelse):
-            return all(_only_refuses(s) for s in (*body, *orelse))
+            return only_refuse(body) and only_refuse(orelse)
     return False
+
+
+def only_refuse(block: Sequence[ast.stmt]) -> bool:
+    """Whether that is all that a block does, beside keeping values that the refusals in it need."""
+    refusals = [s for s in block if only_refuses(s)]
+    needed = {n.id for s in refusals for n in nodes.walk(s) if isinstance(n, ast.Name)}
+    return all(_kept(s) in needed for s in block if s not in refusals)
+
+
+def _kept(statement: ast.stmt) -> str:
+    """The local name that a statement stores a value under, if that is all that it does."""
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return name
+    return ""
+
+
+def is_sentence(node: ast.expr) -> bool:
+    """Text of more than one word: that is for people, where one word may be a name that code asks for."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    text = "".join(part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str))
+    return " " in text.strip()

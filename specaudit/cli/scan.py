@@ -159,7 +159,7 @@ def _narrowed(outcome: Outcome, configure: Configured | None) -> Scan:
     """The scan with what concerns the configured methods alone; where aliases or a server name them, their paths have
     their names. Where no runner is known to take them (the errors say why), it stays whole.
     """
-    from specaudit.scan import only_methods
+    from specaudit.narrowing import only_methods
 
     made = outcome.scan
     if configure is None or outcome.error is not None:

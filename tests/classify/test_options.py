@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import textwrap
 from collections.abc import Callable
 
+import pytest
+
+from specaudit.classify.acting import reads_of
 from specaudit.model import Audit, OptionVerdict
 
 Audited = Callable[[str], Audit]
+_CALLED = {"append", "warning"}
 
 
-def verdict(found: Audit, name: str, method: str, value: str = "") -> OptionVerdict:
+def verdict(found: Audit, name: str, method: str, value: str = "", runner: str = "") -> OptionVerdict:
     fitting = [o for o in found.options if (o.name, o.value) == (name, value)]
-    (labels,) = ({r.runner for r in found.runners if r.method == method and r.default},)
+    labels = {runner} if runner else {r.runner for r in found.runners if r.method == method and r.default}
     (one,) = (o for o in fitting if o.runner in labels and (not o.method or method in o.method.split(", ")))
     return one
 
@@ -32,6 +38,91 @@ def test_an_option_that_only_the_other_generation_reads(audited: Audited) -> Non
     by_runner = {o.runner: o.status for o in found.options if o.name == "disable_by_batch_size"}
     assert by_runner == {"v0": "honoured", "v1": "ignored"}
     assert {o.status for o in found.options if o.name == "acceptance_method" and o.runner == "v1"} == {"ignored"}
+
+
+def test_a_default_that_is_all_that_a_path_leaves_is_honoured(audited: Audited) -> None:
+    found = audited("0.24.0")  # V1 asks for "standard", V2 for every other value
+    for runner in ("v1", "v2"):
+        assert verdict(found, "rejection_sample_method", "eagle3", "standard", runner).status == "honoured"
+
+
+@pytest.mark.parametrize(
+    "name", ["kv_cache_dtype", "moe_backend", "attention_backend", "use_local_argmax_reduction", "quantization"]
+)
+def test_a_runner_is_judged_with_the_methods_that_do_not_take_it_by_default_too(audited: Audited, name: str) -> None:
+    found = audited("0.33.0")  # where none of these methods takes V1 by default
+    for method in ("draft_model", "eagle", "eagle3", "mtp", "dflash"):
+        assert verdict(found, name, method, runner="v1").status == "honoured"
+    for method in ("suffix", "ngram"):
+        assert verdict(found, name, method, runner="v1").status == "ignored"
+
+
+def test_a_class_of_other_drafts_in_a_shared_file_is_not_on_the_path(audited: Audited) -> None:
+    found = audited("0.33.0")  # one file has the base of every draft, and that of those with a model
+    for name in ("use_local_argmax_reduction", "draft_sample_method"):
+        for method, status in {"eagle3": "honoured", "ngram": "ignored", "ngram_gpu": "ignored"}.items():
+            assert verdict(found, name, method, runner="v2").status == status
+
+
+def test_a_function_beside_other_drafts_is_on_the_path_of_those_that_import_it(audited: Audited) -> None:
+    found = audited("0.33.0")  # dflash and dspark import other functions of the file that applies these
+    status = {"eagle3": "honoured", "mtp": "honoured", "draft_model": "ignored", "ngram": "ignored"}
+    own = {"moe_backend": "ignored", "attention_backend": "honoured"}  # the latter is read beside them, too
+    for name, others in own.items():
+        for method, expected in {**status, "dflash": others, "dspark": others}.items():
+            assert verdict(found, name, method, runner="v2").status == expected
+
+
+def test_every_method_has_one_verdict_on_every_option_for_every_runner_that_it_can_take(audited: Audited) -> None:
+    for version in ("0.33.0", "0.20.1", "0.9.2"):
+        found = audited(version)
+        options = {(o.name, o.value) for o in found.options if not o.value}
+        for method, runner in {(r.method, r.runner) for r in found.runners}:
+            for name, value in options:
+                verdict(found, name, method, value, runner)
+
+
+def test_the_evidence_of_methods_that_agree_holds_for_each_of_them(audited: Audited) -> None:
+    found = audited("0.33.0")
+    methods = ("eagle", "mtp", "extract_hidden_states", "ngram", "ngram_gpu")
+    by_line = {m: verdict(found, "prompt_lookup_max", m, runner="v1").evidence[1] for m in methods}
+    assert by_line["eagle"] == by_line["mtp"] != by_line["extract_hidden_states"]
+    assert by_line["ngram"].path.endswith("/ngram_proposer.py")
+    assert by_line["ngram_gpu"].path.endswith("/ngram_proposer_gpu.py")
+    one = [o for o in audited("0.12.0").options if (o.name, o.runner) == ("num_speculative_tokens", "v1")]
+    assert [o.method for o in one] == [""]  # more evidence of some of them makes no entry of their own
+
+
+def test_reads_that_only_refuse_or_tell_are_no_use() -> None:
+    def reads(body: str) -> tuple[set[str], set[str]]:
+        found = reads_of(ast.parse("def f(spec, errors):\n" + textwrap.indent(textwrap.dedent(body), "    ")))
+        return {name for _, name in found.acting} - _CALLED, {name for _, name in found.checking} - _CALLED
+
+    refuses = """
+        if spec.a: raise ValueError(spec.b)
+        assert spec.c, spec.d
+        if spec.e:
+            logger.warning("it is %s", spec.f)
+        if spec.g: errors.append(f"{spec.h} is not supported")
+        checks = ((spec.i > 1, "one is all"), (spec.j, f"{spec.k} is too much"))
+        if spec.l:
+            draft = spec.draft
+            if draft is None: raise ValueError
+    """
+    assert reads(refuses) == ({"draft"}, set("abcdefghijkl"))
+    acts = """
+        if spec.a: raise ValueError
+        elif spec.b: act()
+        if spec.c: return
+        if spec.d: errors.append("name")
+        pairs = ((spec.e, "name"), (spec.f, spec.g))
+        act(spec.h, "two words", getattr(spec, "i"))
+        if spec.j:
+            kept = 1
+            if spec.k: raise ValueError
+        spec.l = 1
+    """
+    assert reads(acts) == (set("bcdefghij"), {"a", "k"})
 
 
 def test_an_option_that_completing_the_configuration_sets(audited: Audited) -> None:
@@ -71,6 +162,23 @@ def test_an_option_that_is_only_checked_says_so(audited: Audited) -> None:
     assert found.status == "ignored"
     assert "checked" in found.reason
     assert found.evidence[1].text == "if self.tensor_parallel_size is not None:"
+
+
+def test_what_a_refusal_needs_is_kept_for_it_alone(audited: Audited) -> None:
+    found = audited("0.33.0")  # the configuration keeps the draft's model to look at it before it refuses
+    for method, status in {"eagle3": "honoured", "mtp": "honoured", "dflash": "ignored", "ngram": "ignored"}.items():
+        assert verdict(found, "draft_lm_head_quantization", method, runner="v2").status == status
+    assert "checked" in verdict(found, "draft_lm_head_quantization", "eagle3", runner="v1").reason
+
+
+def test_options_come_as_they_are_declared(audited: Audited) -> None:
+    for runner in ("v1", "v2"):
+        told = [option for option in audited("0.33.0").options if option.runner == runner]
+        lines = [option.evidence[0].line for option in told if not option.value]
+        assert lines == sorted(lines)
+        at = [n for n, option in enumerate(told) if option.name == "draft_sample_method"]
+        assert at == list(range(at[0], at[-1] + 1))
+        assert list(dict.fromkeys(told[n].value for n in at)) == ["", "greedy", "probabilistic"]
 
 
 def test_every_option_has_a_verdict_and_a_declaration(audited: Audited) -> None:

@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from support import derived
 from support.engines import index_of
 
 from specaudit.classify.audit import audit
 from specaudit.classify.verifiers import verifiers
 from specaudit.engines import ENGINES
 from specaudit.index import Index
+from specaudit.model import Audit
 from specaudit.patching.recipes.base import Recipe
 from specaudit.patching.recipes.ddtree import DDTree
 from specaudit.patching.recipes.ddtree_v1 import DDTreeV1
@@ -72,3 +74,21 @@ def test_what_something_else_may_install_verifies_for_every_method(
     index = patched(release, "0.33.0", DDTree(), {"vllm/v1/worker/gpu/installing.py": elsewhere})
     found = {v.name: v for v in audit(index).verifiers if v.path.startswith(FOLDER)}
     assert (found["_walk"].walk, found["_walk"].runner, found["_walk"].methods) == ("tree", "v2", ())
+
+
+@pytest.mark.parametrize(("recipe", "version"), [(DDTree(), "0.33.0"), (DDTreeV1(), "0.20.1")])
+def test_what_the_recipe_refuses_is_not_honoured_for_that(
+    recipe: Recipe, version: str, release: Callable[[str], Path], audited: Callable[[str], Audit]
+) -> None:
+    stock, found = audited(version), derived.audited(patched(release, version, recipe).snapshot)
+    assert _statuses(found) == _statuses(stock)
+    told = {
+        option.runner: option
+        for option in found.options
+        if option.name == "use_local_argmax_reduction" and option.status == "ignored" and "suffix" in option.method
+    }
+    assert told["v1"].reason == "it is checked, and nothing acts on it"
+
+
+def _statuses(found: Audit) -> set[tuple[str, str, str, str, str]]:
+    return {(o.name, o.value, o.runner, o.method, o.status) for o in found.options}

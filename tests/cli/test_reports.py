@@ -426,7 +426,7 @@ def test_diff_of_walks_and_options(program: Program, documents: dict[str, Path],
     said = program("diff", f"dir:{release('0.29.0')}", documents["0.33.0"], "-q")
     for line in (
         "changed   verifier _rejection_kernel (v2): walk block, linear, synthetic -> block, linear, lossy, synthetic",
-        "changed   option rejection_sample_method=standard (v2): ignored -> honoured",
+        "changed   option moe_backend (eagle, eagle3, mtp on v2): ignored -> honoured",
     ):
         assert unwrapped(line) in unwrapped(said.out), line
 

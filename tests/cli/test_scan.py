@@ -145,6 +145,38 @@ def test_one_method_can_be_shown_alone(specaudit: Callable[..., Said], release: 
     assert (wrong.code, "telepathy" in wrong.err, "dflash" in wrong.err) == (2, True, True)
 
 
+@pytest.mark.parametrize("methods", [("eagle",), ("suffix",), ("dspark",), ("mtp", "ngram")])
+def test_methods_that_are_shown_alone_keep_their_own_options(
+    specaudit: Callable[..., Said], release: Callable[[str], Path], methods: tuple[str, ...]
+) -> None:
+    scan = ("scan", f"dir:{release('0.33.0')}", "--no-rules")
+    whole = specaudit(*scan, "--json").document
+    alone = [part for method in methods for part in ("--method", method)]
+    told = specaudit(*scan, *alone, "--json").document
+    assert all(option["method"] for option in told["options"])
+    expected = {one for one in _verdicts(whole) if one[0] in methods}
+    assert len({one[:4] for one in expected}) == len(expected)
+    assert _verdicts(told) == expected
+    if methods == ("eagle",):
+        said = specaudit(*scan, *alone).out
+        assert "\n  dspark_draft_topk: ignored, it is checked" in said
+        assert "\n  kv_cache_dtype: honoured\n" in said
+        assert "\n      honoured by eagle (v1)\n" in said.partition("\n  enforce_eager\n")[2]
+        assert "draft_model" not in said.partition("Speculative options")[2]
+
+
+def _verdicts(made: Any) -> set[tuple[str, str, str, str, str]]:
+    """What becomes of every option, method by method: (method, runner, option, value, status)."""
+    takers: dict[str, list[str]] = {}
+    for runner in made["runners"]:
+        takers.setdefault(runner["runner"], []).append(runner["method"])
+    return {
+        (method, option["runner"], option["name"], option["value"], option["status"])
+        for option in made["options"]
+        for method in (option["method"].split(", ") if option["method"] else takers[option["runner"]])
+    }
+
+
 @pytest.mark.parametrize(
     ("method", "verdict", "sentence"),
     [
