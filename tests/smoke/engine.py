@@ -31,7 +31,7 @@ class LLM:
             raise ValueError("no such drafter")
         if speculative_config and behaviour == "hang":
             import subprocess
-            subprocess.Popen(["sleep", "1234"])
+            subprocess.Popen(["sleep", os.environ["FAKE_ENGINE_HANGS"]])
             time.sleep(1234)
         if behaviour == "slow":
             time.sleep(4)
