@@ -57,15 +57,22 @@ def _in_text(path: str, text: str, carriers: list[str], cls: str, valued: set[st
         yield name, Access(path, line, asked, frozenset(value for value, _ in compared))
 
 
-def _other_names(text: str, carriers: list[str], cls: str) -> Iterator[str]:
-    """Other names under which a file handles the configuration: locals it is assigned to, parameters of its class."""
-    for carrier in carriers:
-        stored = re.compile(rf"(\w+)\s*(?::[^=]+)?:?=\s*\(?\s*(?:\w+\.)*{re.escape(carrier)}\s*\)?\s*(?:#.*)?$")
-        for line in _lines_with(text, carrier):
-            yield from stored.findall(line)
+def _other_names(text: str, carriers: list[str], cls: str) -> set[str]:
+    """Other names under which a file handles the configuration: locals it is assigned to, parameters of its class, and
+    locals that these are assigned to.
+    """
     typed = re.compile(rf"(\w+)\s*:\s*\"?(?:\w+\.)*{re.escape(cls)}\b")
-    for line in _lines_with(text, cls):
-        yield from typed.findall(line)
+    found = {name for line in _lines_with(text, cls) for name in typed.findall(line)}
+    left = [*carriers, *found]
+    while left:
+        known = re.escape(left[-1])
+        stored = re.compile(rf"(\w+)\s*(?::[^=]+)?:?=\s*\(?\s*(?:\w+\.)*{known}\s*\)?\s*(?:#.*)?$")
+        named = re.compile(rf"(\w+)\s*:=\s*(?:\w+\.)*{known}\b(?!\s*[.(\[])")  # inside a test
+        for line in _lines_with(text, left.pop()):
+            new = {*stored.findall(line), *named.findall(line)} - found
+            found |= new
+            left += new
+    return found
 
 
 def _lines_with(text: str, word: str) -> Iterator[str]:

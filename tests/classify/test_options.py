@@ -171,6 +171,14 @@ def test_what_a_refusal_needs_is_kept_for_it_alone(audited: Audited) -> None:
     assert "checked" in verdict(found, "draft_lm_head_quantization", "eagle3", runner="v1").reason
 
 
+def test_an_option_is_followed_through_names_for_the_configuration(audited: Audited) -> None:
+    found = audited("0.20.1")  # `if spec := spec_config:` in a backend of attention, whatever drafts
+    for method in ("ngram", "medusa", "eagle3"):
+        told = verdict(found, "speculative_token_tree", method, runner="v1")
+        assert told.status == "honoured"
+        assert told.evidence[1].text == "spec_token_tree = spec.speculative_token_tree"
+
+
 def test_options_come_as_they_are_declared(audited: Audited) -> None:
     for runner in ("v1", "v2"):
         told = [option for option in audited("0.33.0").options if option.runner == runner]
