@@ -38,7 +38,7 @@ def told_apart(code: Code, found: _Accesses, names: Container[str]) -> tuple[_Ac
     checking: _Accesses = {}
     for name, accesses in found.items():
         for access in accesses:
-            function = _around(code, access) if name in names else None
+            function = around(code, access.path, access.line) if name in names else None
             if function is not None and function not in reads:
                 node = code.function(function)
                 reads[function] = reads_of(node) if node is not None else None
@@ -50,11 +50,11 @@ def told_apart(code: Code, found: _Accesses, names: Container[str]) -> tuple[_Ac
     return acting, checking
 
 
-def _around(code: Code, access: Access) -> Symbol | None:
-    """The outermost function around an access."""
-    for definition in code.index.outline(access.path).definitions:
-        if definition.kind == "function" and definition.line <= access.line <= definition.end:
-            return Symbol(access.path, definition)
+def around(code: Code, path: str, line: int) -> Symbol | None:
+    """The outermost function around a line."""
+    for definition in code.index.outline(path).definitions:
+        if definition.kind == "function" and definition.line <= line <= definition.end:
+            return Symbol(path, definition)
     return None
 
 
@@ -66,7 +66,7 @@ def reads_of(function: ast.AST) -> Reads:
         node, checks = left.pop()
         # what is kept for a refusal may serve later, too
         checks = (checks and not isinstance(node, ast.Assign)) or _for_people(node)
-        spot = _read(node)
+        spot = read_by(node)
         if spot is not None:
             found[checks].add(spot)
         told = node.test if isinstance(node, ast.If) and only_refuse(node.body) else None
@@ -84,7 +84,7 @@ def _for_people(node: ast.AST) -> bool:
     return False
 
 
-def _read(node: ast.AST) -> Spot | None:
+def read_by(node: ast.AST) -> Spot | None:
     """The attribute that an expression reads itself, by a dot or by name."""
     match node:
         case ast.Attribute(attr=attr, ctx=ast.Load(), end_lineno=int(line)):

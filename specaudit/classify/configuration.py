@@ -127,6 +127,10 @@ class Configuration:
                     if stored.target == name and stored.scope == "":
                         inner = expression(stored.value)
                         return self.literal(inner, path) if inner is not None else Opaque(name)
+                module, _, original = self.code.imported_from(path, "", name).rpartition(".")
+                origin = self.code.module_path(module, path) if module else None
+                if origin is not None and origin != path:
+                    return self.literal(ast.Name(original), origin)
             case ast.Subscript(slice=index):
                 out: list[Plain] = []
                 for element in index.elts if isinstance(index, ast.Tuple) else [index]:

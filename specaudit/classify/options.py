@@ -1,9 +1,10 @@
 """Which speculative options the path of a method honours, ignores or overrides.
 
 An option is honoured when code on the path reads it for more than validation: the configuration's own completion, a
-shared file, the runner's own files, or the files of the method's proposers and verifiers. For an option with named
-values, a value counts as honoured when something on the path compares with it. An option that completing the
-configuration sets to a constant for the method is overridden.
+shared file, the runner's own files, or the files of the method's proposers and verifiers. It must be a read that the
+method gets to, and the option none that the configuration refuses with this method. For an option with named values, a
+value counts as honoured when something on the path compares with it. An option that completing the configuration sets
+to a constant for the method is overridden.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from specaudit import nodes
 from specaudit.classify.accesses import Access, accesses
 from specaudit.classify.acting import told_apart
 from specaudit.classify.agreeing import entries
+from specaudit.classify.arriving import Arriving, guards
 from specaudit.classify.belonging import Belonging, Others
 from specaudit.classify.code import Symbol, dotted
-from specaudit.classify.conditions import Formula
+from specaudit.classify.conditions import Formula, disj
 from specaudit.classify.methods import Methods
 from specaudit.classify.proposers import Proposers
 from specaudit.classify.runners import RunnerChoice
@@ -41,6 +43,13 @@ class Field:
     line: int
     values: tuple[str, ...]
     default: str | None
+    switch: bool = False
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """What it can be set to beside its default; for any value, one that stands for all."""
+        known = ("true", "false") if self.switch else self.values or ("given",)
+        return tuple(value for value in known if value != self.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,9 @@ class Options:
         # how many tokens are drafted is read everywhere, and never in vain
         told = {f.name for f in self.fields} - {methods.anchors.count_field}
         self.accesses, self.checks = told_apart(self.code, found, told)
+        self.arriving = Arriving(reader, methods, choice)
         self.checked: dict[str, Evidence] = {}
+        self.refusals: list[tuple[Formula, Evidence]] = []
         self.uses = self._uses()
 
     # --- what there is
@@ -95,7 +106,8 @@ class Options:
                 and stored.target != self.methods.anchors.method_field
             ):
                 values = self._named_values(cls, annotation)
-                yield Field(stored.target, stored.line, values, shown(default.value) if default is not None else None)
+                usual = shown(default.value) if default is not None else None
+                yield Field(stored.target, stored.line, values, usual, re.match(r"bool\b", annotation) is not None)
 
     @cached_property
     def _objects(self) -> frozenset[str]:
@@ -129,12 +141,16 @@ class Options:
                 for attribute in checked(place.statement):
                     where = self.index.evidence(method.path, attribute.lineno)
                     self.checked.setdefault(attribute.attr, where)
-                found = [a for a in used(place.statement) if a.attr in names]
-                when = place.formula if found and self._always_runs(definition) else True
+                if isinstance(place.statement, ast.Raise) and place.tests and self._always_runs(definition):
+                    where = self.index.evidence(method.path, place.tests[-1][0].lineno)
+                    self.refusals.append((place.formula, where))
                 into = filled(place.statement) if filled(place.statement) <= kept else frozenset()
-                for attribute in found:
-                    where = self.index.evidence(method.path, attribute.lineno)
-                    out.setdefault(attribute.attr, []).append(Use(method, when, where, into))
+                for attribute in used(place.statement):
+                    if attribute.attr in names:
+                        where = self.index.evidence(method.path, attribute.lineno)
+                        ways = guards(place, attribute.end_lineno or attribute.lineno, attribute.attr)
+                        when = disj(way.formula(self.reader, place.scope) for way in ways)
+                        out.setdefault(attribute.attr, []).append(Use(method, when, where, into))
             node = self.code.function(method)
             for name, line in self._by_name(method, node) if node is not None else ():
                 out.setdefault(name, []).append(Use(method, True, self.index.evidence(method.path, line)))
@@ -193,7 +209,16 @@ class Options:
                     field.name, "", "overridden", method, label, (declared, self.methods.evidence(effect)), reason
                 )
                 continue
-            reads = list(_here(self.accesses, field.name, theirs))
+            refused = self._refused_at(field, method)
+            if refused is not None:
+                reason = "it is checked, and refused for this method"
+                yield OptionVerdict(field.name, "", "ignored", method, label, (declared, refused), reason)
+                continue
+            reads = [
+                a
+                for a in _here(self.accesses, field.name, theirs)
+                if self.arriving.reads(a.path, a.line, field.name, method, label)
+            ]
             inner = self._inner_reads(field.name, method, theirs, frozenset())
             if not reads and not inner:
                 test = self._checked_at(field.name, theirs)
@@ -226,6 +251,11 @@ class Options:
         outside = (self.index.evidence(a.path, a.line) for a in _here(self.checks, name, theirs))
         return self.checked.get(name) or next(outside, None)
 
+    def _refused_at(self, field: Field, method: str) -> Evidence | None:
+        """Where the configuration refuses a method because the option is set, to whatever value."""
+        found = (at for f, at in self.refusals if self.arriving.refused(f, field.name, field.others, method))
+        return next(found, None)
+
     def _declared(self, field: Field) -> Evidence:
         assert self.methods.cls is not None
         return self.index.evidence(self.methods.cls.path, field.line)
@@ -238,12 +268,11 @@ class Options:
         for use in self.uses.get(name, ()):
             if use.into and not any(self._matters(other, method, theirs, seen | {name}) for other in use.into):
                 continue
-            if self._always_runs(use.method.definition):
-                called = self.methods.at(use.when, method) is not False
-            else:
+            called = self._always_runs(use.method.definition)
+            if not called:
                 inside = (self.methods.at(f, method) is not False for f in self._called.get(use.method.name, ()))
                 called = any(inside) or any(_here(self.accesses, use.method.name, theirs))
-            if called:
+            if called and self.arriving.at(use.when, method) is not False:
                 out.append(use.evidence)
         return out
 

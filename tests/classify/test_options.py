@@ -171,6 +171,51 @@ def test_what_a_refusal_needs_is_kept_for_it_alone(audited: Audited) -> None:
     assert "checked" in verdict(found, "draft_lm_head_quantization", "eagle3", runner="v1").reason
 
 
+STATUS = {True: "honoured", False: "ignored"}
+
+
+def test_a_read_that_a_method_never_gets_to_honours_nothing(audited: Audited) -> None:
+    def told(version: str, name: str, runner: str = "v1") -> dict[str, str]:
+        found = audited(version)
+        methods = {r.method for r in found.runners if r.runner == runner}
+        return {method: verdict(found, name, method, runner=runner).status for method in methods}
+
+    for version in ("0.33.0", "0.20.1"):
+        forward = {"draft_model", "eagle", "eagle3", "extract_hidden_states", "mtp", "dflash"}
+        on_gpu = {*forward, "ngram_gpu"}
+        for name, methods in {"enforce_eager": forward, "disable_padded_drafter_batch": on_gpu}.items():
+            found = told(version, name)  # both are read in the runner's own file, below a test of the method
+            assert len(found) > len(methods)
+            assert found == {method: STATUS[method in methods] for method in found}
+    for runner in ("v1", "v2"):
+        for name in ("disable_eagle_block_drop", "disable_lookahead_block_hashes"):
+            found = told("0.33.0", name, runner)  # behind `and`, behind `or`: in the same line as that test
+            assert found == {method: STATUS[method in ("eagle", "eagle3", "mtp")] for method in found}
+
+
+def test_a_read_for_another_runner_alone_honours_nothing(audited: Audited) -> None:
+    newest, older = audited("0.33.0"), audited("0.24.0")
+    name = "disable_padded_drafter_batch"  # read by what both runners use; in 0.33.0 only if V2 is not taken
+    for method in ("eagle3", "mtp", "dflash"):
+        assert verdict(newest, name, method, runner="v1").status == "honoured"
+        assert verdict(newest, name, method, runner="v2").status == "ignored"
+        assert verdict(older, name, method, runner="v2").status == "honoured"
+
+
+def test_an_option_that_is_refused_for_a_method_is_not_honoured(audited: Audited) -> None:
+    found = audited("0.33.0")
+    for name, only in {"index_share_for_mtp_iteration": "mtp", "use_heterogeneous_vocab": "draft_model"}.items():
+        for method, runner in {(r.method, r.runner) for r in found.runners}:
+            told = verdict(found, name, method, runner=runner)
+            assert told.status == STATUS[method == only]
+            assert ("refused for this method" in told.reason) == (method != only)
+    refusing = verdict(found, "index_share_for_mtp_iteration", "ngram", runner="v2").evidence[-1]
+    assert refusing.text == 'if self.method != "mtp" or self.draft_model_config is None:'
+    for method in ("mtp", "dspark"):
+        told = verdict(audited("0.29.0"), "enable_adaptive_verification", method, runner="v2")
+        assert told.status == STATUS[method == "dspark"]
+
+
 def test_an_option_is_followed_through_names_for_the_configuration(audited: Audited) -> None:
     found = audited("0.20.1")  # `if spec := spec_config:` in a backend of attention, whatever drafts
     for method in ("ngram", "medusa", "eagle3"):
