@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from specaudit import nodes
 from specaudit.classify.code import Symbol, dotted
-from specaudit.classify.conditions import Formula, literals, usual
+from specaudit.classify.conditions import Formula, Lit, assume, literals, usual
 from specaudit.classify.deciding import Request
 from specaudit.classify.methods import Methods
 from specaudit.classify.runners import RunnerChoice
@@ -92,16 +92,23 @@ class Refusals:
         """Raises when a statement of the configuration that raises is reached under the settings that the user gave."""
         for method in self._completing():
             for raised, f in self._raised(method):
-                about = {
-                    lit.condition.option for lit in literals(f) if lit.condition is not None
-                } & request.settings.keys()
-                if about and usual(self.methods.at(f, request.method, request.settings)) is True:
+                about = {_about(lit) for lit in literals(f)} & request.settings.keys()
+                if about and self._certain(f, request):
                     line = f"{method.path}:{raised.lineno}"
                     named = " with ".join(sorted(about))
                     raise ConfigurationError(
                         f"The engine refuses {named} for method {request.method!r}: {_message(raised)}",
                         f"See {line}; change one of these settings.",
                     )
+
+    def _certain(self, f: Formula, request: Request) -> bool:
+        """Whether a refusal meets a request, however many tokens are drafted where the user gave no number."""
+        if usual(self.methods.at(f, request.method, request.settings)) is not True:
+            return False
+        count = self.methods.anchors.count_field
+        left = () if count in request.settings else (count,)
+        known = self.methods.at(f, request.method, request.settings, without=left)
+        return assume(known, lambda lit: None if _about(lit) in left else lit.by_default) is True
 
     def _completing(self) -> Iterator[Symbol]:
         cls = self.methods.cls
@@ -117,6 +124,10 @@ class Refusals:
         for place in self.reader.places(method, cls, Obj(cls, "")) if cls is not None else ():
             if isinstance(place.statement, ast.Raise):
                 yield place.statement, place.formula
+
+
+def _about(lit: Lit) -> str:
+    return lit.condition.option if lit.condition is not None else ""
 
 
 def _read_by_int(source: str, name: str) -> int:

@@ -171,6 +171,15 @@ def test_what_the_engine_would_refuse_is_refused_with_its_line(
     assert hint in refused.value.hint
 
 
+def test_a_number_of_tokens_that_nobody_gave_is_no_reason_to_refuse(traced: Traced) -> None:
+    named = {"draft_model_config.architectures": "ParseAuxMTPModel"}  # trained for one token, which is then the default
+    for count in ({}, {"num_speculative_tokens": "1"}):
+        (way,) = traced("0.33.0", "mtp", {**named, **count})
+        assert (way.method, way.runner) == ("mtp", "v2")
+    with pytest.raises(ConfigurationError, match="only one trained MTP step"):
+        traced("0.33.0", "mtp", {**named, "num_speculative_tokens": "3"})
+
+
 @pytest.mark.parametrize(
     ("method", "setting", "value", "line"),
     [
