@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeVar
 
+from specaudit import taken
 from specaudit.model import Finding, Proposer, Scan, Severity, Verifier
 from specaudit.narrowing import with_methods
 from specaudit.report.gate import OPEN, Baseline, at_least
@@ -107,19 +108,18 @@ def _engine(before: Scan, after: Scan) -> Iterator[Change]:
 def _runners(before: Scan, after: Scan) -> Iterator[Change]:
     was, now = _defaults(before), _defaults(after)
     yield from _keys("method", was, now)
+    named = {path.method for scan in (before, after) for path in taken.configured(scan)}
     for method in sorted(was.keys() & now.keys()):
-        if was[method] != now[method]:
-            yield Change("changed", "method", method, "default runner", was[method], now[method])
+        yield from _changed("method", method, "default runner", was[method], now[method])
+        if method in named:
+            old, new = (" or ".join(taken.runners(scan, method)) for scan in (before, after))
+            yield from _changed("method", method, "runner as configured", old, new)
 
 
 def _defaults(scan: Scan) -> dict[str, str]:
-    """method -> its default runner, or what it depends on."""
-    found: dict[str, str] = {}
-    for runner in scan.runners:
-        found.setdefault(runner.method, "depends")
-        if runner.default:
-            found[runner.method] = runner.runner
-    return found
+    """method -> its default runner, or those between which the model decides; ``depends``: none without a setting."""
+    methods = dict.fromkeys(runner.method for runner in scan.runners)
+    return {method: " or ".join(taken.default_runners(scan.runners, method)) or "depends" for method in methods}
 
 
 def _proposers(before: Scan, after: Scan) -> Iterator[Change]:
@@ -148,6 +148,7 @@ def _verifiers(before: Scan, after: Scan) -> Iterator[Change]:
         yield from _moved("verifier", name, old.path, new.path)
         yield from _changed("verifier", name, "walk", _walks(old), _walks(new))
         yield from _changed("verifier", name, "reachable", old.reachable, new.reachable)
+        yield from _changed("verifier", name, "methods", *(", ".join(sorted(v.methods)) or "all" for v in (old, new)))
 
 
 def _walks(verifier: Verifier) -> str:

@@ -139,6 +139,23 @@ def test_every_answer_of_one_document_is_about_one_runner(program: Program, rele
     assert "What each method takes as configured" in (tmp_path / "a.html").read_text()
 
 
+def test_a_diff_tells_of_another_runner_and_of_other_methods_of_a_verifier(
+    program: Program, release: Release, tmp_path: Path
+) -> None:
+    plain, older, changed = (tmp_path / f"{name}.json" for name in ("plain", "older", "changed"))
+    scan = ("scan", f"dir:{release('0.33.0')}", "--method", "eagle3", "--no-rules", "--brief", "-q", "--output")
+    assert program(*scan, plain) == program(*scan, older, "--env", "VLLM_USE_V2_MODEL_RUNNER=0") == 0
+    assert program("diff", plain, older) == 0
+    assert program.out.splitlines()[1:] == ["changed   method eagle3: runner as configured v2 -> v1", "1 change"]
+    assert program("diff", older, older) == 0
+    assert "runner" not in program.out
+    made: dict[str, Any] = json.loads(plain.read_text())
+    next(one for one in made["verifiers"] if one["name"] == "_rejection_kernel")["methods"] = ["eagle3"]
+    changed.write_text(json.dumps(made))
+    assert program("diff", plain, changed) == 0
+    assert program.out.splitlines()[1] == "changed   verifier _rejection_kernel (v2): methods all -> eagle3"
+
+
 def test_without_a_configuration_no_path_is_one(program: Program, release: Release) -> None:
     assert program("scan", f"dir:{release('0.33.0')}", "--no-rules", "--json", "-q") == 0
     assert not any(path["configured"] for path in json.loads(program.out)["paths"])

@@ -422,6 +422,14 @@ def test_diff_of_two_releases(program: Program, documents: dict[str, Path], rele
     assert max(map(len, said.out.splitlines())) <= 80
 
 
+def test_diff_tells_of_a_runner_that_the_model_decides(
+    program: Program, documents: dict[str, Path], release: Release
+) -> None:
+    said = program("diff", f"dir:{release('0.24.0')}", documents["0.33.0"], "-q")
+    assert "changed   method eagle: default runner v1 or v2 -> v2\n" in said.out
+    assert "changed   method draft_model: default runner v1 -> v2\n" in said.out
+
+
 def test_diff_of_walks_and_options(program: Program, documents: dict[str, Path], release: Release) -> None:
     said = program("diff", f"dir:{release('0.29.0')}", documents["0.33.0"], "-q")
     for line in (
