@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from specaudit import nodes
 from specaudit.classify.acting import around, read_by
@@ -24,6 +25,14 @@ from specaudit.classify.ways import satisfiable
 _Test = tuple[ast.expr, bool]
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """All tests before a read, and those of them that say on which runner it is."""
+
+    tests: Formula
+    choosing: Formula
+
+
 class Arriving:
     """Answers for every method and runner of one engine."""
 
@@ -31,45 +40,51 @@ class Arriving:
         self.reader = reader
         self.methods = methods
         self.choice = choice
-        self._formulas: dict[tuple[str, int, str], tuple[tuple[Formula, Formula], ...]] = {}
+        self._outer: dict[tuple[str, int, str], tuple[Way, ...]] = {}
         self._chosen: dict[tuple[str, str], Formula] = {}
         self._open: dict[str, tuple[str, ...]] = {}
 
     def reads(self, path: str, line: int, name: str, method: str, label: str) -> bool:
         """Whether a method on a runner may get to a read of ``name`` outside of the configuration's class."""
         key = path, line, name
-        if key not in self._formulas:
-            self._formulas[key] = tuple(self._outside(*key))
-        ways = self._formulas[key]
-        return not ways or any(self._leads(way, method, label) for way in ways)
+        if key not in self._outer:
+            self._outer[key] = self._outside(*key)
+        ways = self._outer[key]
+        return not ways or any(way.tests is False or self.leads(way, method, label) for way in ways)
 
-    def _outside(self, path: str, line: int, name: str) -> Iterator[tuple[Formula, Formula]]:
+    def _outside(self, path: str, line: int, name: str) -> tuple[Way, ...]:
         function = around(self.reader.code, path, line)
         if function is None:
-            return
+            return ()
         owner = self.reader.code.owner(function)
         known = Obj(owner, "") if owner is not None and self.reader.configuration.is_main(owner) else None
         inside = [p for p in self.reader.places(function, owner, known) if _spans(p, line)]
-        if inside:  # what stands inside another statement comes after it
-            yield from (self._of(way, inside[-1]) for way in guards(inside[-1], line, name))
+        return self.ways(inside[-1], line, name) if inside else ()  # what stands inside a statement comes after it
 
-    def _of(self, way: Guarded, place: Place) -> tuple[Formula, Formula]:
-        """All tests of a way, and those of them that ask for what chooses the runner."""
-        choosing = [test for test in way.tests if self._asks_for_runner(test, place)]
-        return (
-            way.formula(self.reader, place.scope),
-            Guarded(way.statement, tuple(choosing)).formula(self.reader, place.scope),
-        )
+    def ways(self, place: Place, line: int, name: str) -> tuple[Way, ...]:
+        """The ways to each read of ``name`` on a line of a statement."""
+        return tuple(self._way(guarded, place) for guarded in guards(place, line, name))
 
-    def _asks_for_runner(self, test: _Test, place: Place) -> bool:
-        asked = literals(self.reader.truth(test[0], place.scope))
-        return any(lit.condition is not None and lit.condition.kind == "env" for lit in asked)
+    def _way(self, guarded: Guarded, place: Place) -> Way:
+        choosing = tuple(test for test in guarded.tests if self._chooses(test[0], place))
+        tests = guarded.formula(self.reader, place.scope)
+        return Way(tests, Guarded(guarded.statement, choosing).formula(self.reader, place.scope))
 
-    def _leads(self, way: tuple[Formula, Formula], method: str, label: str) -> bool:
-        tests, choosing = way
-        if tests is not False and self.at(tests, method) is False:
+    def _chooses(self, test: ast.expr, place: Place) -> bool:
+        """Whether a test asks for what chooses the runner, or for nothing but the models and the method."""
+        kinds = {
+            lit.condition.kind if lit.condition is not None else ""
+            for lit in literals(self.reader.truth(test, place.scope))
+            if lit.condition is None or lit.condition.option != self.methods.anchors.method_field
+        }
+        return "env" in kinds or kinds == {"model"}
+
+    def leads(self, way: Way, method: str, label: str) -> bool:
+        """Whether a method on a runner may take a way."""
+        if self.at(way.tests, method) is False:
             return False
-        return choosing is True or satisfiable(conj((self._taken(label, method), self.at(choosing, method))))
+        choosing = self.at(way.choosing, method)
+        return choosing is True or satisfiable(conj((self._taken(label, method), choosing)))
 
     def _taken(self, label: str, method: str) -> Formula:
         key = label, method
@@ -86,10 +101,11 @@ class Arriving:
         return self.methods.at(f, method, without=self._open[method])
 
     def refused(self, f: Formula, name: str, values: Iterable[str], method: str) -> bool:
-        """Whether a refusal meets a method whichever of some values an option has."""
-        if not any(lit.condition is not None and lit.condition.option == name for lit in literals(f)):
-            return False
-        return all(self.at(given(f, {name: value}), method) is True for value in values)
+        """Whether a refusal meets a method whichever of some values an option has; where models matter, they are
+        named.
+        """
+        named = dict.fromkeys(self.methods.anchors.named, "given")
+        return all(self.at(given(f, {**named, name: value}), method) is True for value in values)
 
 
 def guards(place: Place, line: int, name: str) -> Iterator[Guarded]:

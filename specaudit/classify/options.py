@@ -19,10 +19,10 @@ from specaudit import nodes
 from specaudit.classify.accesses import Access, accesses
 from specaudit.classify.acting import told_apart
 from specaudit.classify.agreeing import entries
-from specaudit.classify.arriving import Arriving, guards
+from specaudit.classify.arriving import Arriving, Way
 from specaudit.classify.belonging import Belonging, Others
 from specaudit.classify.code import Symbol, dotted
-from specaudit.classify.conditions import Formula, disj
+from specaudit.classify.conditions import Formula, literals
 from specaudit.classify.methods import Methods
 from specaudit.classify.proposers import Proposers
 from specaudit.classify.runners import RunnerChoice
@@ -60,7 +60,7 @@ class Use:
     """
 
     method: Symbol
-    when: Formula
+    ways: tuple[Way, ...]
     evidence: Evidence
     into: frozenset[str] = frozenset()
 
@@ -89,7 +89,7 @@ class Options:
         self.accesses, self.checks = told_apart(self.code, found, told)
         self.arriving = Arriving(reader, methods, choice)
         self.checked: dict[str, Evidence] = {}
-        self.refusals: list[tuple[Formula, Evidence]] = []
+        self.refusals: dict[str, list[tuple[Formula, Evidence]]] = {}
         self.uses = self._uses()
 
     # --- what there is
@@ -143,17 +143,19 @@ class Options:
                     self.checked.setdefault(attribute.attr, where)
                 if isinstance(place.statement, ast.Raise) and place.tests and self._always_runs(definition):
                     where = self.index.evidence(method.path, place.tests[-1][0].lineno)
-                    self.refusals.append((place.formula, where))
+                    for option in {
+                        lit.condition.option for lit in literals(place.formula) if lit.condition is not None
+                    }:
+                        self.refusals.setdefault(option, []).append((place.formula, where))
                 into = filled(place.statement) if filled(place.statement) <= kept else frozenset()
                 for attribute in used(place.statement):
                     if attribute.attr in names:
                         where = self.index.evidence(method.path, attribute.lineno)
-                        ways = guards(place, attribute.end_lineno or attribute.lineno, attribute.attr)
-                        when = disj(way.formula(self.reader, place.scope) for way in ways)
-                        out.setdefault(attribute.attr, []).append(Use(method, when, where, into))
+                        ways = self.arriving.ways(place, attribute.end_lineno or attribute.lineno, attribute.attr)
+                        out.setdefault(attribute.attr, []).append(Use(method, ways, where, into))
             node = self.code.function(method)
             for name, line in self._by_name(method, node) if node is not None else ():
-                out.setdefault(name, []).append(Use(method, True, self.index.evidence(method.path, line)))
+                out.setdefault(name, []).append(Use(method, (Way(True, True),), self.index.evidence(method.path, line)))
         return out
 
     def _by_name(self, method: Symbol, node: ast.AST) -> Iterator[tuple[str, int]]:
@@ -219,7 +221,7 @@ class Options:
                 for a in _here(self.accesses, field.name, theirs)
                 if self.arriving.reads(a.path, a.line, field.name, method, label)
             ]
-            inner = self._inner_reads(field.name, method, theirs, frozenset())
+            inner = self._inner_reads(field.name, method, label, theirs, frozenset())
             if not reads and not inner:
                 test = self._checked_at(field.name, theirs)
                 reason = "nothing on this path reads it" if test is None else "it is checked, and nothing acts on it"
@@ -253,33 +255,34 @@ class Options:
 
     def _refused_at(self, field: Field, method: str) -> Evidence | None:
         """Where the configuration refuses a method because the option is set, to whatever value."""
-        found = (at for f, at in self.refusals if self.arriving.refused(f, field.name, field.others, method))
+        about = self.refusals.get(field.name, ())
+        found = (at for f, at in about if self.arriving.refused(f, field.name, field.others, method))
         return next(found, None)
 
     def _declared(self, field: Field) -> Evidence:
         assert self.methods.cls is not None
         return self.index.evidence(self.methods.cls.path, field.line)
 
-    def _inner_reads(self, name: str, method: str, theirs: Others, seen: frozenset[str]) -> list[Evidence]:
+    def _inner_reads(self, name: str, method: str, label: str, theirs: Others, seen: frozenset[str]) -> list[Evidence]:
         """Uses inside the configuration's class that take effect: in its completion, or in a method that the path
         calls.
         """
         out: list[Evidence] = []
         for use in self.uses.get(name, ()):
-            if use.into and not any(self._matters(other, method, theirs, seen | {name}) for other in use.into):
+            if use.into and not any(self._matters(other, method, label, theirs, seen | {name}) for other in use.into):
                 continue
             called = self._always_runs(use.method.definition)
             if not called:
                 inside = (self.methods.at(f, method) is not False for f in self._called.get(use.method.name, ()))
                 called = any(inside) or any(_here(self.accesses, use.method.name, theirs))
-            if called and self.arriving.at(use.when, method) is not False:
+            if called and any(self.arriving.leads(way, method, label) for way in use.ways):
                 out.append(use.evidence)
         return out
 
-    def _matters(self, name: str, method: str, theirs: Others, seen: frozenset[str]) -> bool:
+    def _matters(self, name: str, method: str, label: str, theirs: Others, seen: frozenset[str]) -> bool:
         if name in seen:
             return False
-        return any(_here(self.accesses, name, theirs)) or bool(self._inner_reads(name, method, theirs, seen))
+        return any(_here(self.accesses, name, theirs)) or bool(self._inner_reads(name, method, label, theirs, seen))
 
     def _always_runs(self, definition: Definition) -> bool:
         """Whether a method runs for every configuration object: its initialiser, and what is registered as a

@@ -202,6 +202,13 @@ def test_a_read_for_another_runner_alone_honours_nothing(audited: Audited) -> No
         assert verdict(older, name, method, runner="v2").status == "honoured"
 
 
+def test_a_read_for_a_model_that_a_runner_refuses_honours_nothing(audited: Audited) -> None:
+    found = audited("0.33.0")  # it is read for one draft model, with which V1 is never taken
+    assert verdict(found, "xpress_topc", "dflash", runner="v2").status == "honoured"
+    older = verdict(found, "xpress_topc", "dflash", runner="v1")
+    assert (older.status, older.reason) == ("ignored", "it is checked, and nothing acts on it")
+
+
 def test_an_option_that_is_refused_for_a_method_is_not_honoured(audited: Audited) -> None:
     found = audited("0.33.0")
     for name, only in {"index_share_for_mtp_iteration": "mtp", "use_heterogeneous_vocab": "draft_model"}.items():
@@ -211,6 +218,9 @@ def test_an_option_that_is_refused_for_a_method_is_not_honoured(audited: Audited
             assert ("refused for this method" in told.reason) == (method != only)
     refusing = verdict(found, "index_share_for_mtp_iteration", "ngram", runner="v2").evidence[-1]
     assert refusing.text == 'if self.method != "mtp" or self.draft_model_config is None:'
+    topc = {m: verdict(found, "xpress_topc", m, runner="v2") for m in ("eagle", "mtp", "dspark", "ngram")}
+    refused = {method for method, told in topc.items() if "refused for this method" in told.reason}
+    assert refused == {"eagle", "mtp", "dspark"}  # where no model drafts, nothing asks
     for method in ("mtp", "dspark"):
         told = verdict(audited("0.29.0"), "enable_adaptive_verification", method, runner="v2")
         assert told.status == STATUS[method == "dspark"]
