@@ -118,7 +118,7 @@ def scan(
         for outcome in scan_all(wanted, options, cache, progress, consent):
             progress.clear()
             if outcome.error is not None:
-                complain(outcome.error.message, outcome.error.hint)
+                complain(_named(outcome.scan.target.spec, outcome.error.message, len(wanted)), outcome.error.hint)
             elif json:
                 _note_errors(outcome.scan)
             outcomes.append(outcome)
@@ -143,6 +143,11 @@ def scan(
         fit(gate.known, scans)
         codes += [_judged(one, gate) for one, outcome in zip(scans, outcomes, strict=True) if outcome.error is None]
     raise typer.Exit(max(codes))
+
+
+def _named(spec: str, message: str, targets: int) -> str:
+    """What is wrong with a target; of several, it says with which."""
+    return message if targets == 1 or spec in message else f"{spec}: {message}"
 
 
 def _note_errors(scan: Scan) -> None:

@@ -156,6 +156,14 @@ def test_a_diff_tells_of_another_runner_and_of_other_methods_of_a_verifier(
     assert program.out.splitlines()[1] == "changed   verifier _rejection_kernel (v2): methods all -> eagle3"
 
 
+def test_a_configuration_that_some_targets_refuse_is_told_with_the_target(program: Program, release: Release) -> None:
+    targets = [f"dir:{release(version)}" for version in ("0.33.0", "0.12.0")]
+    assert program("scan", *targets, "--method", "dflash", "--no-rules", "--brief", "-q") == 3
+    assert f"error: {targets[1]}: The engine has no method 'dflash'." in program.err
+    assert program("scan", targets[1], "--method", "dflash", "--no-rules", "--brief", "-q") == 2
+    assert "error: The engine has no method 'dflash'." in program.err
+
+
 def test_without_a_configuration_no_path_is_one(program: Program, release: Release) -> None:
     assert program("scan", f"dir:{release('0.33.0')}", "--no-rules", "--json", "-q") == 0
     assert not any(path["configured"] for path in json.loads(program.out)["paths"])
