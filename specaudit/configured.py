@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specaudit import taken
-from specaudit.classify.treeparts import drafting, verification
 from specaudit.engines import ENGINES
 from specaudit.errors import ConfigurationError
-from specaudit.index import Index
-from specaudit.model import Condition, Scan, Server, TreePart
-from specaudit.narrowing import only_methods
+from specaudit.model import Condition, Scan, Server
 from specaudit.ruling.reach import Configuration, reached
 from specaudit.serving import Running, running
 from specaudit.snapshot import Snapshot
-from specaudit.tracing import Asked, traced, unread
+from specaudit.tracing import Asked, traced, trees_of, unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +44,7 @@ class Configured:
             traceable = {**found.traced_by(scan), **settings}
             methods, settings = methods or (found.method,), {**found.settings, **settings}
         seen = self._seen(scan, snapshot, methods, settings, traceable)
-        return _trees_of(seen, methods, snapshot) if seen.tree is not None else seen
+        return trees_of(seen, methods, snapshot) if seen.tree is not None else seen
 
     def _seen(
         self,
@@ -82,36 +78,6 @@ def _with_methods(scan: Scan, methods: Sequence[str]) -> Scan:
                 f"{scan.target.spec} has no method {method!r}.", f"It has: {', '.join(known) or 'none'}."
             )
     return scan
-
-
-def _trees_of(scan: Scan, methods: Sequence[str], snapshot: Snapshot) -> Scan:
-    """The scan with its answers about trees asked of these methods; what attention masks is no matter of a method."""
-    assert scan.tree is not None
-    shown = taken.part(only_methods(scan, (*methods, *(path.method for path in scan.paths))))
-    index = Index(snapshot.narrowed(ENGINES[snapshot.engine.name].wants))
-    told = {
-        line for one in scan.proposers for part in (one.evidence, *(v.evidence for v in one.variants)) for line in part
-    }
-    read = {
-        path
-        for one in shown.proposers
-        for path in (one.path, *(line.path for line in one.evidence))
-        if path in snapshot.files
-    }
-    shape = (line for line in scan.tree.drafting.evidence if line not in told)
-    return replace(
-        scan,
-        tree=replace(
-            scan.tree,
-            drafting=_known(drafting(index, shown.proposers, read, shape), scan.tree.drafting),
-            verification=_known(verification(index, shown.verifiers), scan.tree.verification),
-        ),
-    )
-
-
-def _known(of_method: TreePart, of_engine: TreePart) -> TreePart:
-    """What is not known of the engine, since a file could not be read, is not known of a method."""
-    return of_engine if of_engine.verdict == "unknown" else of_method
 
 
 def _platform(scan: Scan) -> dict[str, str]:

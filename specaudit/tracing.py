@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from specaudit import taken
 from specaudit.cache import Cache
+from specaudit.classify.treeparts import drafting, verification
 from specaudit.engines import ENGINES
 from specaudit.errors import ConfigurationError, IncompleteError, SpecauditError
 from specaudit.index import Index
-from specaudit.model import NotLooked, Path, Scan, Target
+from specaudit.model import NotLooked, Path, Scan, Target, TreePart
+from specaudit.narrowing import only_methods
 from specaudit.scan import Options, computing, document_of, snapshot_of
 from specaudit.snapshot import Snapshot
 from specaudit.words import counted
@@ -38,7 +41,7 @@ def trace(
     progress: Callable[[str], None] = lambda _: None,
     consent: Callable[[str], bool] = lambda _: False,
 ) -> Scan:
-    """A scan whose paths are those of one configuration; nothing else of it is narrowed.
+    """A scan whose paths are those of one configuration, with its answers about trees; nothing else is narrowed.
 
     Raises:
         SpecauditError: as :func:`specaudit.scan.scan`; IncompleteError: the engine, or what the path rests on, could
@@ -51,7 +54,38 @@ def trace(
             what, _, more = scan.errors[-1].error.partition(". ")
             raise IncompleteError(f"{target.spec} {what}.", more)
         with computing():
-            return unread(traced(scan, snapshot, asked), snapshot, asked.settings)
+            made = unread(traced(scan, snapshot, asked), snapshot, asked.settings)
+            return trees_of(made, (), snapshot) if taken.configured(made) else made
+
+
+def trees_of(scan: Scan, methods: Sequence[str], snapshot: Snapshot) -> Scan:
+    """The scan with its answers about trees asked of these methods; what attention masks is no matter of a method."""
+    assert scan.tree is not None
+    shown = taken.part(only_methods(scan, (*methods, *(path.method for path in scan.paths))))
+    index = Index(snapshot.narrowed(ENGINES[snapshot.engine.name].wants))
+    told = {
+        line for one in scan.proposers for part in (one.evidence, *(v.evidence for v in one.variants)) for line in part
+    }
+    read = {
+        path
+        for one in shown.proposers
+        for path in (one.path, *(line.path for line in one.evidence))
+        if path in snapshot.files
+    }
+    shape = (line for line in scan.tree.drafting.evidence if line not in told)
+    return replace(
+        scan,
+        tree=replace(
+            scan.tree,
+            drafting=_known(drafting(index, shown.proposers, read, shape), scan.tree.drafting),
+            verification=_known(verification(index, shown.verifiers), scan.tree.verification),
+        ),
+    )
+
+
+def _known(of_method: TreePart, of_engine: TreePart) -> TreePart:
+    """What is not known of the engine, since a file could not be read, is not known of a method."""
+    return of_engine if of_engine.verdict == "unknown" else of_method
 
 
 def _in_doubt(bad: ConfigurationError, scan: Scan, snapshot: Snapshot) -> SpecauditError:

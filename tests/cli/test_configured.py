@@ -106,6 +106,13 @@ def test_trees_are_those_of_the_runner_that_is_taken(program: Program, release: 
     v2 = (*scan, "--env", "VLLM_USE_V2_MODEL_RUNNER=1")
     assert program(*v2, "--expect", "tree-drafting=none", "--expect", "runner=v2") == 0
     assert "no tree is drafted" in program.answer("tree")
+    told = []
+    for command in ("scan", "trace"):
+        rules = ("--no-rules",) if command == "scan" else ()
+        named = ("--method", "eagle", "--env", "VLLM_USE_V2_MODEL_RUNNER=1")
+        assert program(command, f"dir:{release('0.20.1')}", *named, *rules, "--json", "-q") == 0
+        told.append(json.loads(program.out)["tree"])
+    assert told[0] == told[1]
 
 
 def test_a_verifier_that_one_drafter_installs_is_none_of_other_methods(
