@@ -1,8 +1,9 @@
-"""Whether the code of a method gets to a read of an option: what the tests around it say, and those in its statement
+"""Whether a method gets to a read of an option: what the tests around it say, and those in its statement
 that come before it.
 
-Only what a method decides counts. A test of another option, of a model or of the running program leaves a line where
-it may be reached; and one that comes out false for every method may be read wrongly, so that it says nothing.
+Only what the method decides counts, and what the choice of its runner does. A test of another option or of the running
+program leaves a line where it may be reached; and one that comes out false for every method may be read wrongly, so
+that it says nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from specaudit import nodes
 from specaudit.classify.acting import around, read_by
-from specaudit.classify.conditions import Formula, conj, given, literals
+from specaudit.classify.conditions import Formula, Lit, assume, conj, given, literals
 from specaudit.classify.methods import Methods
 from specaudit.classify.places import Guarded, Place
 from specaudit.classify.runners import RunnerChoice
@@ -21,6 +22,8 @@ from specaudit.classify.symbolic import Reader
 from specaudit.classify.values import Obj
 from specaudit.classify.ways import satisfiable
 
+#: Stands for whatever an option may be set to.
+ANY = "any"
 #: A test, and what it must give.
 _Test = tuple[ast.expr, bool]
 
@@ -104,8 +107,22 @@ class Arriving:
         """Whether a refusal meets a method whichever of some values an option has; where models matter, they are
         named.
         """
-        named = dict.fromkeys(self.methods.anchors.named, "given")
-        return all(self.at(given(f, {**named, name: value}), method) is True for value in values)
+        known = given(f, dict.fromkeys((n for n in self.methods.anchors.named if n != name), "given"))
+        return all(self.at(_with(known, name, value), method) is True for value in values)
+
+
+def _with(f: Formula, name: str, value: str) -> Formula:
+    """The formula where an option has a value, or :data:`ANY`: then it is known to be set, and not to what."""
+    if value != ANY:
+        return given(f, {name: value})
+
+    def known(lit: Lit) -> bool | None:
+        c = lit.condition
+        if c is None or c.option != name or c.op not in ("is set", "is not set"):
+            return None
+        return (c.op == "is set") == lit.holds
+
+    return assume(f, known)
 
 
 def guards(place: Place, line: int, name: str) -> Iterator[Guarded]:

@@ -19,12 +19,13 @@ from specaudit import nodes
 from specaudit.classify.accesses import Access, accesses
 from specaudit.classify.acting import told_apart
 from specaudit.classify.agreeing import entries
-from specaudit.classify.arriving import Arriving, Way
+from specaudit.classify.arriving import ANY, Arriving, Way
 from specaudit.classify.belonging import Belonging, Others
 from specaudit.classify.code import Symbol, dotted
-from specaudit.classify.conditions import Formula, literals
+from specaudit.classify.conditions import Formula
 from specaudit.classify.methods import Methods
 from specaudit.classify.proposers import Proposers
+from specaudit.classify.refusing import Refusing
 from specaudit.classify.runners import RunnerChoice
 from specaudit.classify.symbolic import Reader
 from specaudit.classify.uses import checked, filled, used
@@ -47,8 +48,8 @@ class Field:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """What it can be set to beside its default; for any value, one that stands for all."""
-        known = ("true", "false") if self.switch else self.values or ("given",)
+        """What it can be set to beside its default."""
+        known = ("true", "false") if self.switch else self.values or (ANY,)
         return tuple(value for value in known if value != self.default)
 
 
@@ -89,7 +90,7 @@ class Options:
         self.accesses, self.checks = told_apart(self.code, found, told)
         self.arriving = Arriving(reader, methods, choice)
         self.checked: dict[str, Evidence] = {}
-        self.refusals: dict[str, list[tuple[Formula, Evidence]]] = {}
+        self.refusing = Refusing(self.arriving, proposers)
         self.uses = self._uses()
 
     # --- what there is
@@ -141,12 +142,8 @@ class Options:
                 for attribute in checked(place.statement):
                     where = self.index.evidence(method.path, attribute.lineno)
                     self.checked.setdefault(attribute.attr, where)
-                if isinstance(place.statement, ast.Raise) and place.tests and self._always_runs(definition):
-                    where = self.index.evidence(method.path, place.tests[-1][0].lineno)
-                    for option in {
-                        lit.condition.option for lit in literals(place.formula) if lit.condition is not None
-                    }:
-                        self.refusals.setdefault(option, []).append((place.formula, where))
+                if self._always_runs(definition):
+                    self.refusing.completing(place)
                 into = filled(place.statement) if filled(place.statement) <= kept else frozenset()
                 for attribute in used(place.statement):
                     if attribute.attr in names:
@@ -211,7 +208,7 @@ class Options:
                     field.name, "", "overridden", method, label, (declared, self.methods.evidence(effect)), reason
                 )
                 continue
-            refused = self._refused_at(field, method)
+            refused = self.refusing.at(field.name, field.others, method, label)
             if refused is not None:
                 reason = "it is checked, and refused for this method"
                 yield OptionVerdict(field.name, "", "ignored", method, label, (declared, refused), reason)
@@ -252,12 +249,6 @@ class Options:
         """Where the configuration or something on the path refuses because of an option."""
         outside = (self.index.evidence(a.path, a.line) for a in _here(self.checks, name, theirs))
         return self.checked.get(name) or next(outside, None)
-
-    def _refused_at(self, field: Field, method: str) -> Evidence | None:
-        """Where the configuration refuses a method because the option is set, to whatever value."""
-        about = self.refusals.get(field.name, ())
-        found = (at for f, at in about if self.arriving.refused(f, field.name, field.others, method))
-        return next(found, None)
 
     def _declared(self, field: Field) -> Evidence:
         assert self.methods.cls is not None

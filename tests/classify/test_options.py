@@ -182,7 +182,7 @@ def test_a_read_that_a_method_never_gets_to_honours_nothing(audited: Audited) ->
 
     for version in ("0.33.0", "0.20.1"):
         forward = {"draft_model", "eagle", "eagle3", "extract_hidden_states", "mtp", "dflash"}
-        on_gpu = {*forward, "ngram_gpu"}
+        on_gpu = {*forward, "ngram_gpu"} - {"extract_hidden_states"}  # which refuses it
         for name, methods in {"enforce_eager": forward, "disable_padded_drafter_batch": on_gpu}.items():
             found = told(version, name)  # both are read in the runner's own file, below a test of the method
             assert len(found) > len(methods)
@@ -224,6 +224,18 @@ def test_an_option_that_is_refused_for_a_method_is_not_honoured(audited: Audited
     for method in ("mtp", "dspark"):
         told = verdict(audited("0.29.0"), "enable_adaptive_verification", method, runner="v2")
         assert told.status == STATUS[method == "dspark"]
+
+
+def test_what_a_drafter_refuses_as_it_is_made_is_not_honoured(audited: Audited) -> None:
+    newest, older = audited("0.33.0"), audited("0.20.1")
+    sampling, padded = "draft_sample_method", "disable_padded_drafter_batch"
+    for found, name, runner in ((newest, sampling, "v2"), (newest, padded, "v1"), (older, padded, "v1")):
+        told = verdict(found, name, "extract_hidden_states", runner=runner)
+        assert (told.status, told.reason) == ("ignored", "it is checked, and refused for this method")
+        assert told.evidence[-1].path.endswith("extract_hidden_states.py")
+        assert verdict(found, name, "eagle3", runner=runner).status == "honoured"
+    count = verdict(newest, "num_speculative_tokens", "extract_hidden_states", runner="v2")
+    assert count.status == "honoured"  # one value of it is refused, and not all
 
 
 def test_an_option_is_followed_through_names_for_the_configuration(audited: Audited) -> None:

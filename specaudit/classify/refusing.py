@@ -1,0 +1,80 @@
+"""Options with which a method is refused: by the configuration as it is completed, or by whatever drafts for it as it
+is made.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+
+from specaudit.classify.arriving import Arriving
+from specaudit.classify.code import Symbol, dotted
+from specaudit.classify.conditions import Formula, conj, literals
+from specaudit.classify.places import Place
+from specaudit.classify.proposers import Proposers
+from specaudit.model import Evidence
+
+#: What leads to an exception, and the line of the last test on the way; by the options that are asked for.
+_Refusals = dict[str, list[tuple[Formula, Evidence]]]
+
+
+class Refusing:
+    """Answers for every option, method and runner of one engine."""
+
+    def __init__(self, arriving: Arriving, proposers: Proposers) -> None:
+        self.arriving = arriving
+        self.reader = arriving.reader
+        self.proposers = proposers
+        self._completing: _Refusals = {}
+        self._making: dict[Symbol, _Refusals] = {}
+
+    def completing(self, place: Place) -> None:
+        """Takes note of a statement that completing the configuration always comes to."""
+        self._note(self._completing, place, True)
+
+    def at(self, option: str, values: Collection[str], method: str, label: str) -> Evidence | None:
+        """Where a method on a runner is refused whichever of some values an option has."""
+        found = self._met(self._completing, option, values, method)
+        if found is not None:
+            return found
+        classes = [
+            one.site.cls
+            for one in self.proposers.found
+            if one.proposer.runner == label and method in one.proposer.methods
+        ]
+        refused = [self._met(self._made(cls), option, values, method) if cls is not None else None for cls in classes]
+        return refused[0] if refused and all(refused) else None
+
+    def _met(self, refusals: _Refusals, option: str, values: Collection[str], method: str) -> Evidence | None:
+        about = refusals.get(option, ())
+        return next((line for f, line in about if self.arriving.refused(f, option, values, method)), None)
+
+    def _made(self, cls: Symbol) -> _Refusals:
+        """What making an object of a class refuses, itself or in a method of its own that it calls."""
+        if cls not in self._making:
+            noted = self._making[cls] = {}
+            for place in self._places(cls, "__init__"):
+                self._note(noted, place, True)
+                for name in _called(place.statement):
+                    for inner in self._places(cls, name):
+                        self._note(noted, inner, place.formula)
+        return self._making[cls]
+
+    def _places(self, cls: Symbol, name: str) -> tuple[Place, ...]:
+        method = self.reader.code.method(cls, name)
+        return self.reader.places(method, cls) if method is not None else ()
+
+    def _note(self, refusals: _Refusals, place: Place, before: Formula) -> None:
+        if not isinstance(place.statement, ast.Raise) or not place.tests:
+            return
+        f = conj((before, place.formula))
+        line = self.reader.code.index.evidence(place.scope.path, place.tests[-1][0].lineno)
+        for option in {lit.condition.option for lit in literals(f) if lit.condition is not None}:
+            refusals.setdefault(option, []).append((f, line))
+
+
+def _called(statement: ast.stmt) -> Iterator[str]:
+    """The method of the same object that is called, where that is all that a statement does."""
+    match statement:
+        case ast.Expr(value=ast.Call(func=func)) if dotted(func).startswith("self."):
+            yield dotted(func).removeprefix("self.")
