@@ -64,6 +64,11 @@ class Reading:
         return Proposers(self.reader, self.choice, self.methods)
 
     @cached_property
+    def refusals(self) -> Refusals:
+        """What completing the configuration raises on."""
+        return Refusals(self.reader, self.methods, self.choice)
+
+    @cached_property
     def runners(self) -> tuple[Runner, ...]:
         """The runners of every method that some runner can draft with."""
         out: list[Runner] = []
@@ -106,7 +111,7 @@ def _read(reading: Reading) -> Audit:
     with shared(pieces) as results:
         # what needs nothing of the others' work comes first
         runners = reading.runners
-        options = Options(reading.reader, reading.methods, reading.choice, reading.proposers)
+        options = Options(reading.reader, reading.methods, reading.choice, reading.proposers, reading.refusals)
         verification = Verifiers(reading.reader)
         for made in results():
             if isinstance(made, Made):
@@ -178,7 +183,7 @@ def tracing(index: Index, verifiers: Iterable[Verifier]) -> Callable[[str, Mappi
             f"Paths are not drawn for {engine.name}.", "Scan it: its proposers and verifiers are told, with evidence."
         )
     reading = Reading(index, engine)
-    refusals = Refusals(reading.reader, reading.methods, reading.choice)
+    refusals = reading.refusals
     tracer = reading.tracer(verifiers)
     return lambda method, settings: _traced(tracer, refusals.checked(method, settings), index)
 

@@ -1,9 +1,10 @@
 """Which speculative options the path of a method honours, ignores or overrides.
 
 An option is honoured when code on the path reads it for more than validation: the configuration's own completion, a
-shared file, the runner's own files, or the files of the method's proposers and verifiers. For an option with named
-values, a value counts as honoured when something on the path compares with it. An option that completing the
-configuration sets to a constant for the method is overridden.
+shared file, the runner's own files, or the files of the method's proposers and verifiers; unless completing the
+configuration refuses it for the method, whatever its value. For an option with named values, a value counts as honoured
+when something on the path compares with it. An option that completing the configuration sets to a constant for the
+method is overridden.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.conditions import Formula
 from specaudit.classify.methods import Methods
 from specaudit.classify.proposers import Proposers
+from specaudit.classify.refusals import Refusals
 from specaudit.classify.runners import RunnerChoice
 from specaudit.classify.symbolic import Reader
 from specaudit.classify.uses import checked, filled, used
@@ -65,6 +67,7 @@ class Options:
         methods: Methods,
         choice: RunnerChoice,
         proposers: Proposers,
+        refusals: Refusals,
     ) -> None:
         self.reader = reader
         self.code = reader.code
@@ -72,6 +75,7 @@ class Options:
         self.methods = methods
         self.choice = choice
         self.proposers = proposers
+        self.refusals = refusals
         self.fields = tuple(self._fields())
         valued = {f.name for f in self.fields if f.values}
         found = accesses(self.index, reader.engine.config, methods.cls.path if methods.cls else "", valued)
@@ -200,6 +204,11 @@ class Options:
                 reason = "nothing on this path reads it" if test is None else "it is checked, and nothing acts on it"
                 lines = (declared,) if test is None else (declared, test)
                 yield OptionVerdict(field.name, "", "ignored", method, label, lines, reason)
+                continue
+            refused = self.refusals.always(field.name, method)
+            if refused is not None:  # what reads it is there for others
+                reason = "completing the configuration refuses it for this method"
+                yield OptionVerdict(field.name, "", "ignored", method, label, (declared, refused), reason)
                 continue
             evidence = (declared, *(self.index.evidence(a.path, a.line) for a in reads), *inner)
             yield OptionVerdict(field.name, "", "honoured", method, label, tuple(dict.fromkeys(evidence)))

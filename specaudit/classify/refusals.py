@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
 
 from specaudit import nodes
 from specaudit.classify.code import Symbol, dotted
-from specaudit.classify.conditions import Formula, literals, usual
+from specaudit.classify.conditions import Formula, Lit, assume, literals, usual
 from specaudit.classify.deciding import Request
 from specaudit.classify.methods import Methods
 from specaudit.classify.runners import RunnerChoice
 from specaudit.classify.symbolic import Reader
 from specaudit.classify.values import Obj
 from specaudit.errors import ConfigurationError
+from specaudit.model import Evidence
 
 
 class Refusals:
@@ -103,6 +105,24 @@ class Refusals:
                         f"See {line}; change one of these settings.",
                     )
 
+    def always(self, option: str, method: str) -> Evidence | None:
+        """Where completing the configuration raises as soon as an option is given, for a method; ``None``: it may be
+        taken, at least with some value or beside other settings.
+        """
+        for raised, f in self._raising:
+            about = [lit for lit in literals(f) if lit.condition is not None and lit.condition.option == option]
+            if about and self.methods.at(assume(f, partial(_when_given, option)), method) is True:
+                return raised
+        return None
+
+    @cached_property
+    def _raising(self) -> tuple[tuple[Evidence, Formula], ...]:
+        return tuple(
+            (self.code.index.evidence(method.path, raised.lineno), f)
+            for method in self._completing()
+            for raised, f in self._raised(method)
+        )
+
     def _completing(self) -> Iterator[Symbol]:
         cls = self.methods.cls
         for definition in self.reader.code.index.outline(cls.path).definitions if cls is not None else ():
@@ -117,6 +137,16 @@ class Refusals:
         for place in self.reader.places(method, cls, Obj(cls, "")) if cls is not None else ():
             if isinstance(place.statement, ast.Raise):
                 yield place.statement, place.formula
+
+
+def _when_given(option: str, lit: Lit) -> bool | None:
+    """What a test of an option gives when any value may have been given; one that asks for a value may fail."""
+    c = lit.condition
+    if c is None or c.option != option:
+        return None
+    given = {("is set", ""): True, ("is not set", ""): False, ("==", "true"): True, ("!=", "true"): False}
+    found = given.get((c.op, "" if "set" in c.op else c.value))
+    return found == lit.holds if found is not None else False
 
 
 def _read_by_int(source: str, name: str) -> int:

@@ -9,9 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from specaudit.classify.acting import reads_of
+from specaudit.classify.audit import Reading
+from specaudit.errors import ConfigurationError
 from specaudit.model import Audit, OptionVerdict
 
 Audited = Callable[[str], Audit]
+Read = Callable[[str], Reading]
 _CALLED = {"append", "warning"}
 
 
@@ -169,6 +172,24 @@ def test_what_a_refusal_needs_is_kept_for_it_alone(audited: Audited) -> None:
     for method, status in {"eagle3": "honoured", "mtp": "honoured", "dflash": "ignored", "ngram": "ignored"}.items():
         assert verdict(found, "draft_lm_head_quantization", method, runner="v2").status == status
     assert "checked" in verdict(found, "draft_lm_head_quantization", "eagle3", runner="v1").reason
+
+
+def test_an_option_that_the_engine_refuses_for_a_method_is_not_honoured(audited: Audited, read: Read) -> None:
+    newest = audited("0.33.0")  # shared files read both
+    for name, takes in {"use_heterogeneous_vocab": "draft_model", "index_share_for_mtp_iteration": "mtp"}.items():
+        for method, runner in {(r.method, r.runner) for r in newest.runners}:
+            found = verdict(newest, name, method, runner=runner)
+            assert found.status == ("honoured" if method == takes else "ignored")
+            assert (found.reason == "") == (method == takes)
+    older = audited("0.29.0")
+    assert verdict(older, "enable_adaptive_verification", "dspark").status == "honoured"
+    takers = {o: [r.method for r in older.runners if r.runner == o.runner] for o in older.options}
+    told = [(o, m) for o in takers if "refuses" in o.reason for m in (o.method.split(", ") if o.method else takers[o])]
+    assert {"enable_adaptive_verification", "use_heterogeneous_vocab"} <= {option.name for option, _ in told}
+    for option, method in told:
+        assert "raise" in option.evidence[1].text
+        with pytest.raises(ConfigurationError, match=f"refuses {option.name} for method '{method}'"):
+            read("0.29.0").refusals.checked(method, {option.name: "true"})
 
 
 def test_options_come_as_they_are_declared(audited: Audited) -> None:
