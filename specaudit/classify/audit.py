@@ -74,10 +74,14 @@ class Reading:
         out: list[Runner] = []
         for method in self.methods.names:
             labels = dict.fromkeys(f.site.runner.label for f in self.proposers.found if method in f.ways)
-            out.extend(
-                self.choice.of(method, {label: self.methods.at(self.choice.formula(label), method) for label in labels})
-            )
+            formulas = {label: self.methods.at(self.choice.formula(label), method) for label in labels}
+            out.extend(one for one in self.choice.of(method, formulas) if not self._refused(one))
         return tuple(out)
+
+    def _refused(self, way: Runner) -> bool:
+        """Whether a way asks for an option that the engine refuses for the method."""
+        given = (c.option for c in way.changes if c.op == "is set" or (c.op, c.value) == ("==", "true"))
+        return any(self.refusals.always(option, way.method) for option in given)
 
     def tracer(self, verifiers: Iterable[Verifier]) -> Tracer:
         """Traces paths, with the verifiers that they end in."""
