@@ -184,7 +184,8 @@ def tracing(index: Index, verifiers: Iterable[Verifier]) -> Callable[[str, Mappi
     engine = engine_of(index)
     if not engine.config.whole:
         raise ConfigurationError(
-            f"Paths are not drawn for {engine.name}.", "Scan it: its proposers and verifiers are told, with evidence."
+            f"Paths are not drawn for {engine.name}, so no configuration can be followed.",
+            "Scan it, with --method alone: what drafts and verifies for it is told, with evidence.",
         )
     reading = Reading(index, engine)
     refusals = reading.refusals

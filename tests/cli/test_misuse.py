@@ -206,3 +206,11 @@ def test_an_empty_path_is_not_the_folder_that_one_stands_in(
     monkeypatch.chdir(tmp_path)
     assert run([*command, ""]) == Exit.ERROR
     assert capsys.readouterr() == ("", f"error: {told}\n")
+
+
+@pytest.mark.parametrize("name", ["", "absent"])
+def test_a_folder_without_rules_is_told_where_it_is_an_argument(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["rules", "test", str(tmp_path / name)]) == Exit.ERROR
+    assert "  try: Name a folder of rules: YAML documents, one for each.\n" in capsys.readouterr().err
