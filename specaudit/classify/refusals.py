@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 
 from specaudit import nodes
@@ -49,29 +50,31 @@ class Refusals:
         request = Request(known[method], {k: v for k, v in settings.items() if k != field})
         for option, value in request.settings.items():
             self._check_option(option, value)
+        request = replace(request, settings={o: self._as_flag(o, v) for o, v in request.settings.items()})
         self._check_combination(request)
         return request
 
-    def _check_variable(self, name: str, value: str | None) -> None:
-        """A flag that is read by ``int`` takes a whole number; with anything else the engine does not start."""
-        if value is None or not self.reader.configuration.flag(name).boolean:
-            return
+    def _as_flag(self, name: str, value: str | None) -> str | None:
+        """The value as conditions show it: of a flag that is read by ``int``, every number but 0 is 1.
+
+        Raises:
+            ConfigurationError: it is no whole number, so the engine would not start.
+        """
+        path = self.reader.engine.environment_path
+        if value is None or not name.isupper() or not self.reader.configuration.flag(name).boolean:
+            return value
+        line = _read_by_int(self.code.index.source(path), name)
         try:
-            int(value)
+            return str(int(int(value) != 0)) if line else value
         except ValueError:
-            path = self.reader.engine.environment_path
-            line = _read_by_int(self.code.index.source(path), name)
-            if line:
-                raise ConfigurationError(
-                    f"{name} cannot be {value!r}: the engine reads a whole number there, and would not start.",
-                    f"Write 0 or 1; see {path}:{line}.",
-                ) from None
+            raise ConfigurationError(
+                f"{name} cannot be {value!r}: the engine reads a whole number there, and would not start.",
+                f"Write 0 or 1; see {path}:{line}.",
+            ) from None
 
     def _check_option(self, option: str, value: str | None) -> None:
-        if option.isupper():
-            return self._check_variable(option, value)
         cls = self.methods.cls
-        if cls is None or "." in option:
+        if cls is None or option.isupper() or "." in option:
             return
         annotation, _ = self.reader.configuration.declared(cls, option)
         if not annotation:
