@@ -23,12 +23,14 @@ class Configured:
         settings: options and variables by name; ``None``: known not to be set.
         needs: each rule's own conditions (:class:`specaudit.ruling.judge.Summary`).
         server: the process whose command line and environment are the configuration.
+        named: a configuration was named, and not a method alone; else whether there are settings says so.
     """
 
     methods: tuple[str, ...]
     settings: Mapping[str, str | None]
     needs: Mapping[str, tuple[Condition, ...]]
     server: int | None = None
+    named: bool = False
 
     def __call__(self, scan: Scan, snapshot: Snapshot) -> Scan:
         """The scan with the configuration's paths, every finding judged by what they reach, and its own answers about
@@ -60,7 +62,8 @@ class Configured:
         made = [traced(scan, snapshot, Asked(method, traceable)) for method in methods]
         known = {**settings, **_platform(scan)}
         configurations = [Configuration(one.paths[0].method, known, one.paths) for one in made]
-        paths = tuple(path for one in made for path in one.paths)
+        named = self.named or self.server is not None
+        paths = tuple(replace(path, configured=named or path.configured) for one in made for path in one.paths)
         configured = replace(scan, findings=reached(scan.findings, self.needs, configurations), paths=paths)
         return unread(configured, snapshot, self.settings)
 

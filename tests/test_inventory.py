@@ -194,8 +194,6 @@ def test_options_that_do_not_go_together() -> None:
         (Said(python="a", venv="b"), "--python and --venv"),
         (Said(host_keys="maybe"), "is no policy"),
         (Said(ssh_config=Path("/absent")), "is no file"),
-        (Said(python=""), "--python is empty"),
-        (Said(venv=""), "--venv is empty"),
         (Said(via=""), "--via is empty"),
         (Said(deadline=float("nan")), "--deadline nan is no time"),
         (Said(deadline=float("inf")), "--deadline inf is no time"),

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 
+from specaudit.classify.arriving import ANY, Arriving
 from specaudit.classify.beside import shared
 from specaudit.classify.code import Code
 from specaudit.classify.deciding import Request
@@ -22,6 +23,7 @@ from specaudit.classify.options import Options
 from specaudit.classify.paths import Tracer
 from specaudit.classify.proposers import Proposers
 from specaudit.classify.refusals import Refusals
+from specaudit.classify.refusing import Refusing
 from specaudit.classify.runners import RunnerChoice
 from specaudit.classify.symbolic import Reader
 from specaudit.classify.treeverdict import attention, tree_verdict
@@ -64,15 +66,25 @@ class Reading:
         return Proposers(self.reader, self.choice, self.methods)
 
     @cached_property
+    def refusing(self) -> Refusing:
+        """What methods are refused with."""
+        return Refusing(Arriving(self.reader, self.methods, self.choice), self.proposers)
+
+    @cached_property
     def runners(self) -> tuple[Runner, ...]:
         """The runners of every method that some runner can draft with."""
         out: list[Runner] = []
         for method in self.methods.names:
             labels = dict.fromkeys(f.site.runner.label for f in self.proposers.found if method in f.ways)
-            out.extend(
-                self.choice.of(method, {label: self.methods.at(self.choice.formula(label), method) for label in labels})
-            )
+            formulas = {label: self.methods.at(self.choice.formula(label), method) for label in labels}
+            out.extend(one for one in self.choice.of(method, formulas) if not self._refused(one))
         return tuple(out)
+
+    def _refused(self, way: Runner) -> bool:
+        """Whether a way asks for an option that the engine refuses for the method."""
+        given = [(c.option, ANY) for c in way.changes if c.op == "is set"]
+        given += [(c.option, c.value) for c in way.changes if c.op == "=="]
+        return any(self.refusing.at(option, (value,), way.method, way.runner) for option, value in given)
 
     def tracer(self, verifiers: Iterable[Verifier]) -> Tracer:
         """Traces paths, with the verifiers that they end in."""
@@ -106,7 +118,7 @@ def _read(reading: Reading) -> Audit:
     with shared(pieces) as results:
         # what needs nothing of the others' work comes first
         runners = reading.runners
-        options = Options(reading.reader, reading.methods, reading.choice, reading.proposers)
+        options = Options(reading.reader, reading.methods, reading.choice, reading.proposers, reading.refusing)
         verification = Verifiers(reading.reader)
         for made in results():
             if isinstance(made, Made):
@@ -175,7 +187,8 @@ def tracing(index: Index, verifiers: Iterable[Verifier]) -> Callable[[str, Mappi
     engine = engine_of(index)
     if not engine.config.whole:
         raise ConfigurationError(
-            f"Paths are not drawn for {engine.name}.", "Scan it: its proposers and verifiers are told, with evidence."
+            f"Paths are not drawn for {engine.name}, so no configuration can be followed.",
+            "Scan it, with --method alone: what drafts and verifies for it is told, with evidence.",
         )
     reading = Reading(index, engine)
     refusals = Refusals(reading.reader, reading.methods, reading.choice)

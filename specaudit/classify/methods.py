@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from specaudit.classify.code import Symbol
 from specaudit.classify.conditions import Formula, assume, given, literals, usual
+from specaudit.classify.places import Place
 from specaudit.classify.symbolic import Reader
 from specaudit.classify.values import Const, Obj, shown
+from specaudit.index import Definition
 from specaudit.model import Evidence
 
 #: The number of drafted tokens that is assumed where the user gave none: more than one, or nothing would be a chain.
@@ -56,6 +59,20 @@ class Methods:
                         line = place.statement.lineno
                         out.append(Effect(attr, shown(constant.value), place.formula, method.path, line))
         return out
+
+    def always_runs(self, definition: Definition) -> bool:
+        """Whether a method of the configuration's class runs for every configuration: its initialiser, and what is
+        registered as a validator.
+        """
+        return definition.name == self.anchors.initialiser or any("validator" in d for d in definition.decorators)
+
+    def completing(self) -> Iterator[tuple[Symbol, Place]]:
+        """Every statement that completing a configuration may come to, with the method that it stands in."""
+        cls = self.cls
+        for definition in self.index.outline(cls.path).definitions if cls is not None else ():
+            if cls is not None and definition.scope == cls.qualname and self.always_runs(definition):
+                method = Symbol(cls.path, definition)
+                yield from ((method, place) for place in self.reader.places(method, cls, Obj(cls, "")))
 
     def _base(self, name: str) -> dict[str, str | None]:
         """What is known before completion: the method, a number of tokens, and that a draft model is named."""

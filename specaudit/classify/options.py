@@ -19,7 +19,7 @@ from specaudit import nodes
 from specaudit.classify.accesses import Access, accesses
 from specaudit.classify.acting import told_apart
 from specaudit.classify.agreeing import entries
-from specaudit.classify.arriving import ANY, Arriving, Way
+from specaudit.classify.arriving import ANY, Way
 from specaudit.classify.belonging import Belonging, Others
 from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.conditions import Formula
@@ -30,7 +30,6 @@ from specaudit.classify.runners import RunnerChoice
 from specaudit.classify.symbolic import Reader
 from specaudit.classify.uses import checked, filled, used
 from specaudit.classify.values import Obj, shown
-from specaudit.index import Definition
 from specaudit.model import Evidence, OptionVerdict, Runner, Verifier
 
 _SILENT = frozenset({"compute_hash", "__repr__", "__str__"})
@@ -75,6 +74,7 @@ class Options:
         methods: Methods,
         choice: RunnerChoice,
         proposers: Proposers,
+        refusing: Refusing,
     ) -> None:
         self.reader = reader
         self.code = reader.code
@@ -82,15 +82,15 @@ class Options:
         self.methods = methods
         self.choice = choice
         self.proposers = proposers
+        self.refusing = refusing
+        self.arriving = refusing.arriving
         self.fields = tuple(self._fields())
         valued = {f.name for f in self.fields if f.values}
         found = accesses(self.index, reader.engine.config, methods.cls.path if methods.cls else "", valued)
         # how many tokens are drafted is read everywhere, and never in vain
         told = {f.name for f in self.fields} - {methods.anchors.count_field}
         self.accesses, self.checks = told_apart(self.code, found, told)
-        self.arriving = Arriving(reader, methods, choice)
         self.checked: dict[str, Evidence] = {}
-        self.refusing = Refusing(self.arriving, proposers)
         self.uses = self._uses()
 
     # --- what there is
@@ -142,8 +142,6 @@ class Options:
                 for attribute in checked(place.statement):
                     where = self.index.evidence(method.path, attribute.lineno)
                     self.checked.setdefault(attribute.attr, where)
-                if self._always_runs(definition):
-                    self.refusing.completing(place)
                 into = filled(place.statement) if filled(place.statement) <= kept else frozenset()
                 for attribute in used(place.statement):
                     if attribute.attr in names:
@@ -262,7 +260,7 @@ class Options:
         for use in self.uses.get(name, ()):
             if use.into and not any(self._matters(other, method, label, theirs, seen | {name}) for other in use.into):
                 continue
-            called = self._always_runs(use.method.definition)
+            called = self.methods.always_runs(use.method.definition)
             if not called:
                 inside = (self.methods.at(f, method) is not False for f in self._called.get(use.method.name, ()))
                 called = any(inside) or any(_here(self.accesses, use.method.name, theirs))
@@ -274,14 +272,6 @@ class Options:
         if name in seen:
             return False
         return any(_here(self.accesses, name, theirs)) or bool(self._inner_reads(name, method, label, theirs, seen))
-
-    def _always_runs(self, definition: Definition) -> bool:
-        """Whether a method runs for every configuration object: its initialiser, and what is registered as a
-        validator.
-        """
-        return definition.name == self.methods.anchors.initialiser or any(
-            "validator" in d for d in definition.decorators
-        )
 
     @cached_property
     def _called(self) -> Mapping[str, list[Formula]]:
@@ -295,7 +285,7 @@ class Options:
                 for call in place.calls:
                     head, _, name = dotted(call.func).rpartition(".")
                     if head in ("self", cls.name):
-                        when = place.formula if self._always_runs(definition) else True
+                        when = place.formula if self.methods.always_runs(definition) else True
                         out.setdefault(name, []).append(when)
         return out
 

@@ -5,16 +5,16 @@ raises on.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 
 from specaudit import nodes
-from specaudit.classify.code import Symbol, dotted
+from specaudit.classify.code import dotted
 from specaudit.classify.conditions import Formula, Lit, assume, literals, usual
 from specaudit.classify.deciding import Request
 from specaudit.classify.methods import Methods
 from specaudit.classify.runners import RunnerChoice
 from specaudit.classify.symbolic import Reader
-from specaudit.classify.values import Obj
 from specaudit.errors import ConfigurationError
 
 
@@ -47,29 +47,31 @@ class Refusals:
         request = Request(known[method], {k: v for k, v in settings.items() if k != field})
         for option, value in request.settings.items():
             self._check_option(option, value)
+        request = replace(request, settings={o: self._as_flag(o, v) for o, v in request.settings.items()})
         self._check_combination(request)
         return request
 
-    def _check_variable(self, name: str, value: str | None) -> None:
-        """A flag that is read by ``int`` takes a whole number; with anything else the engine does not start."""
-        if value is None or not self.reader.configuration.flag(name).boolean:
-            return
+    def _as_flag(self, name: str, value: str | None) -> str | None:
+        """The value as conditions show it: of a flag that is read by ``int``, every number but 0 is 1.
+
+        Raises:
+            ConfigurationError: it is no whole number, so the engine would not start.
+        """
+        path = self.reader.engine.environment_path
+        if value is None or not name.isupper() or not self.reader.configuration.flag(name).boolean:
+            return value
+        line = _read_by_int(self.code.index.source(path), name)
         try:
-            int(value)
+            return str(int(int(value) != 0)) if line else value
         except ValueError:
-            path = self.reader.engine.environment_path
-            line = _read_by_int(self.code.index.source(path), name)
-            if line:
-                raise ConfigurationError(
-                    f"{name} cannot be {value!r}: the engine reads a whole number there, and would not start.",
-                    f"Write 0 or 1; see {path}:{line}.",
-                ) from None
+            raise ConfigurationError(
+                f"{name} cannot be {value!r}: the engine reads a whole number there, and would not start.",
+                f"Write 0 or 1; see {path}:{line}.",
+            ) from None
 
     def _check_option(self, option: str, value: str | None) -> None:
-        if option.isupper():
-            return self._check_variable(option, value)
         cls = self.methods.cls
-        if cls is None or "." in option:
+        if cls is None or option.isupper() or "." in option:
             return
         annotation, _ = self.reader.configuration.declared(cls, option)
         if not annotation:
@@ -90,14 +92,14 @@ class Refusals:
 
     def _check_combination(self, request: Request) -> None:
         """Raises when a statement of the configuration that raises is reached under the settings that the user gave."""
-        for method in self._completing():
-            for raised, f in self._raised(method):
-                about = {_about(lit) for lit in literals(f)} & request.settings.keys()
-                if about and self._certain(f, request):
-                    line = f"{method.path}:{raised.lineno}"
+        for method, place in self.methods.completing():
+            if isinstance(place.statement, ast.Raise):
+                about = {_about(lit) for lit in literals(place.formula)} & request.settings.keys()
+                if about and self._certain(place.formula, request):
+                    line = f"{method.path}:{place.statement.lineno}"
                     named = " with ".join(sorted(about))
                     raise ConfigurationError(
-                        f"The engine refuses {named} for method {request.method!r}: {_message(raised)}",
+                        f"The engine refuses {named} for method {request.method!r}: {_message(place.statement)}",
                         f"See {line}; change one of these settings.",
                     )
 
@@ -109,21 +111,6 @@ class Refusals:
         left = () if count in request.settings else (count,)
         known = self.methods.at(f, request.method, request.settings, without=left)
         return assume(known, lambda lit: None if _about(lit) in left else lit.by_default) is True
-
-    def _completing(self) -> Iterator[Symbol]:
-        cls = self.methods.cls
-        for definition in self.reader.code.index.outline(cls.path).definitions if cls is not None else ():
-            always = definition.name == self.methods.anchors.initialiser or any(
-                "validator" in d for d in definition.decorators
-            )
-            if cls is not None and definition.scope == cls.qualname and always:
-                yield Symbol(cls.path, definition)
-
-    def _raised(self, method: Symbol) -> Iterator[tuple[ast.Raise, Formula]]:
-        cls = self.methods.cls
-        for place in self.reader.places(method, cls, Obj(cls, "")) if cls is not None else ():
-            if isinstance(place.statement, ast.Raise):
-                yield place.statement, place.formula
 
 
 def _about(lit: Lit) -> str:

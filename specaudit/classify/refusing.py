@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator
+from functools import cached_property
 
 from specaudit.classify.arriving import Arriving
 from specaudit.classify.code import Symbol, dotted
@@ -25,12 +26,15 @@ class Refusing:
         self.arriving = arriving
         self.reader = arriving.reader
         self.proposers = proposers
-        self._completing: _Refusals = {}
         self._making: dict[Symbol, _Refusals] = {}
 
-    def completing(self, place: Place) -> None:
-        """Takes note of a statement that completing the configuration always comes to."""
-        self._note(self._completing, place, True)
+    @cached_property
+    def _completing(self) -> _Refusals:
+        """What completing the configuration refuses."""
+        noted: _Refusals = {}
+        for _, place in self.arriving.methods.completing():
+            self._note(noted, place, True)
+        return noted
 
     def at(self, option: str, values: Collection[str], method: str, label: str) -> Evidence | None:
         """Where a method on a runner is refused whichever of some values an option has."""

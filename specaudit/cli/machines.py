@@ -156,9 +156,6 @@ def _targets(
 ) -> tuple[list[Target], tuple[Entry, ...]]:
     from specaudit.targets import LOCAL, parse
 
-    for option, value in (("--python", said.python), ("--venv", said.venv)):
-        if value == "":  # an unset variable is no wish for whatever is found
-            raise UsageError(f"{option} is empty.", "Leave it out, or name a path.")
     if said.python and said.venv:
         raise UsageError("--python and --venv both say which environment is meant.", "Leave out one of the two.")
     if limit and inventory is None:

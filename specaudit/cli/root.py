@@ -6,13 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer._click.core import ParameterSource
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from specaudit import __version__
+from specaudit.errors import UsageError
 
 if TYPE_CHECKING:
-    from typer._click import Command
+    from typer._click import Command, Parameter
     from typer._click import Context as ClickContext
     from typer._click.formatting import HelpFormatter
 
@@ -42,6 +44,7 @@ class LazyGroup(TyperGroup):
             return None
         command = get_command(import_module(f"specaudit.cli.{cmd_name}").app)
         command.name = cmd_name
+        _refuse_empty(command)
         self.commands[cmd_name] = command
         return command
 
@@ -54,6 +57,26 @@ class LazyGroup(TyperGroup):
         """Writes the table of commands without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def _refuse_empty(command: Command) -> None:
+    """Gives every option and every path of a command, and of the commands below it, a look at what it was given."""
+    for param in command.params:
+        if param.callback is None and (param.param_type_name == "option" or param.type.name == "path"):
+            param.callback = _not_empty
+    for below in getattr(command, "commands", {}).values():
+        _refuse_empty(below)
+
+
+def _not_empty(ctx: ClickContext, param: Parameter, value: Any) -> Any:
+    """An empty word is an unset variable: it was to say something, and is not taken for silence, or for this folder."""
+    given = ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
+    if given and "" in (value if isinstance(value, (list, tuple)) else (value,)):
+        shown = param.metavar or param.human_readable_name
+        name = max(param.opts, key=len) if param.param_type_name == "option" else shown.strip("[]….")
+        way = f"{name} {shown}" if param.param_type_name == "option" else name
+        raise UsageError(f"{name} is empty.", f"{'Write' if param.required else 'Leave it out, or write'} {way}.")
+    return value
 
 
 app = typer.Typer(

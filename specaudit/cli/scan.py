@@ -225,7 +225,7 @@ def _configure(
     if not chosen and server is None:
         raise ConfigurationError("No method of speculative decoding is named.", "Add --method NAME.")
     needs = judge.summary.needs if judge is not None else {}
-    return Configured(chosen, {**settings, **read_environment(env)}, needs, server)
+    return Configured(chosen, {**settings, **read_environment(env)}, needs, server, configuration is not None)
 
 
 def _judge(cache: Cache, folders: Sequence[Path]) -> RuleJudge:

@@ -134,7 +134,9 @@ def rulebook(folders: Sequence[Path] = (), *, packaged: bool = True) -> Rulebook
 def _listing(folder: Path, room: int) -> list[Path]:
     try:
         if not folder.is_dir():
-            raise ConfigurationError(f"There is no folder {folder}.", "Give --rules a folder of YAML documents.")
+            raise ConfigurationError(
+                f"There is no folder {folder}.", "Name a folder of rules: YAML documents, one for each."
+            )
         named = (path for path in folder.iterdir() if path.suffix in (".yaml", ".yml") and path.name[0] != ".")
         found = _capped(named, room, folder)
     except OSError as bad:
@@ -142,7 +144,9 @@ def _listing(folder: Path, room: int) -> list[Path]:
             f"The folder {folder} cannot be read: {bad.strerror}.", "Check its permissions."
         ) from bad
     if not found:
-        raise ConfigurationError(f"The folder {folder} holds no *.yaml document.", "Give --rules a folder of rules.")
+        raise ConfigurationError(
+            f"The folder {folder} holds no *.yaml document.", "Name a folder of rules: YAML documents, one for each."
+        )
     return sorted(found)
 
 

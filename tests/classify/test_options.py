@@ -9,9 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from specaudit.classify.acting import reads_of
+from specaudit.classify.audit import Reading
 from specaudit.model import Audit, OptionVerdict
 
 Audited = Callable[[str], Audit]
+Read = Callable[[str], Reading]
 _CALLED = {"append", "warning"}
 
 

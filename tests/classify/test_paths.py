@@ -71,6 +71,17 @@ def test_a_flag_changes_runner_proposer_and_kernel(traced: Traced) -> None:
     assert not any("/worker/gpu/spec_decode/" in hop.path for hop in way.hops)
 
 
+@pytest.mark.parametrize(
+    ("value", "runner"), [("2", "v2"), ("-1", "v2"), (" 1", "v2"), ("00", "v1"), ("0 ", "v1"), ("-0", "v1")]
+)
+def test_a_flag_that_is_read_as_a_number_is_on_for_every_number_but_0(traced: Traced, value: str, runner: str) -> None:
+    for version in ("0.20.1", "0.33.0"):  # it is off by default, and not set by default
+        assert {way.runner for way in traced(version, "eagle3", {FLAG: value})} == {runner}
+    if runner == "v2":
+        with pytest.raises(ConfigurationError, match="v2 runner, which refuses it"):
+            traced("0.33.0", "suffix", {FLAG: value})
+
+
 @pytest.mark.parametrize("version", ["0.20.1", "0.24.0", "0.33.0"])
 def test_a_trace_needs_what_the_scan_tells_except_what_was_set(version: str, traced: Traced, audited: Audited) -> None:
     """Every way to a runner that the flag alone or the option alone opens, walked with it set."""

@@ -42,6 +42,14 @@ def test_an_option_that_the_newer_runner_does_not_know_leads_to_the_older_one(re
     assert {("parallel_drafting", "==", "true")} in changes(read("0.33.0"), "eagle3", "v1")
 
 
+def test_what_the_engine_refuses_for_a_method_leads_it_to_no_runner(read: Read) -> None:
+    asked = ("use_heterogeneous_vocab", "==", "true")  # "only works with method='draft_model'"
+    found = read("0.33.0")
+    methods = {runner.method for runner in found.runners if runner.runner == "v1"}
+    assert {"draft_model", "eagle", "dflash", "ngram"} <= methods
+    assert {m for m in methods if any(asked in way for way in changes(found, m, "v1"))} == {"draft_model"}
+
+
 def test_a_method_that_one_runner_refuses_takes_the_other_one(read: Read) -> None:
     assert the_default(read("0.33.0"), "suffix").runner == "v1"
     assert changes(read("0.33.0"), "suffix", "v2") == []

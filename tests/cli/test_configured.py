@@ -100,6 +100,19 @@ def test_what_would_lead_elsewhere_is_told_only_while_it_is_open(program: Progra
     assert "As configured\n  method  on  draft     proposer\n  eagle3  v1  parallel  EagleProposer\n" in program.out
 
 
+def test_a_configuration_that_says_its_method_alone_is_one(program: Program, release: Release, tmp_path: Path) -> None:
+    scan = ("scan", f"dir:{release('0.33.0')}", "--no-rules", "-q")
+    assert program(*scan, "--speculative-config", '{"method": "dflash"}', "--output", tmp_path / "scan.json") == 0
+    assert program.answer("verifier").startswith("v2: ")
+    assert "v1: " not in program.answer("verifier")
+    assert program.answer("proposer") == "4 classes: 4 chain-parallel"  # DFlashProposer is V1's
+    assert "As configured\n" in program.out
+    assert [path["configured"] for path in json.loads((tmp_path / "scan.json").read_text())["paths"]] == [True]
+    assert program(*scan, "--method", "dflash") == 0  # what the method can take, on either runner
+    assert "v1: " in program.answer("verifier")
+    assert "By default\n" in program.out
+
+
 def test_trees_are_those_of_the_runner_that_is_taken(program: Program, release: Release) -> None:
     scan = ("scan", f"dir:{release('0.20.1')}", "--no-rules", "--brief", "-q", "--method", "eagle")
     assert program(*scan, "--expect", "tree-drafting=static") == 0

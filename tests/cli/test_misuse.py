@@ -163,3 +163,54 @@ def test_a_dash_is_not_made_a_file_of_that_name(
         "error: - is no name for a file.\n  try: Name a file; standard output needs no name." in capsys.readouterr().err
     )
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        *(("scan vllm==0.33.0", one) for one in (
+            "--fail-on SEVERITY", "--baseline FILE", "--ignore ID", "--expect KEY=VALUE", "--rules DIR",
+            "--engine NAME", "--method NAME", "--speculative-config JSON|FILE", "--env NAME=VALUE", "--output FILE",
+            "--inventory FILE", "--limit NAMES", "--python PATH", "--venv DIR", "--via COMMAND", "--ssh-config FILE",
+            "--ssh-option KEY=VALUE",
+        )),
+        ("trace vllm==0.33.0", "--speculative-config JSON|FILE"),
+        ("history", "--git PATH"),
+        ("report scan.json", "--format FORMAT[=FILE]"),
+        ("rules test", "--tree TARGET"),
+        ("patch dir:x --recipe ddtree", "--emit FILE"),
+        ("patch status dir:x", "--python PATH"),
+        ("smoke dir:x", "--target MODEL"),
+    ],
+)  # fmt: skip
+def test_an_option_with_nothing_behind_it_is_no_option_that_is_left_out(
+    command: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--fail-on "$SEVERITY"`` without such a variable must not be a gate that lets everything pass."""
+    name = option.split()[0]
+    assert run([*command.split(), name, ""]) == Exit.ERROR
+    assert capsys.readouterr() == ("", f"error: {name} is empty.\n  try: Leave it out, or write {option}.\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["rules", "test"], "DIR is empty.\n  try: Leave it out, or write DIR."),
+        (["report"], "SCAN.json is empty.\n  try: Write SCAN.json."),
+        (["patch", "dir:x", "--recipe"], "--recipe is empty.\n  try: Write --recipe NAME."),
+    ],
+)
+def test_an_empty_path_is_not_the_folder_that_one_stands_in(
+    command: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run([*command, ""]) == Exit.ERROR
+    assert capsys.readouterr() == ("", f"error: {told}\n")
+
+
+@pytest.mark.parametrize("name", ["", "absent"])
+def test_a_folder_without_rules_is_told_where_it_is_an_argument(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["rules", "test", str(tmp_path / name)]) == Exit.ERROR
+    assert "  try: Name a folder of rules: YAML documents, one for each.\n" in capsys.readouterr().err

@@ -218,6 +218,17 @@ def test_a_method_of_an_engine_whose_paths_are_not_drawn_is_shown_alone(
     assert (wrong.code, "EAGLE3" in wrong.err) == (2, True)
 
 
+@pytest.mark.parametrize("asked", [("scan", "--env", "A=1"), ("trace",)])
+def test_where_no_paths_are_drawn_the_way_that_is_left_is_told(
+    specaudit: Callable[..., Said], release: Callable[[str], Path], asked: tuple[str, ...]
+) -> None:
+    command, *given = asked
+    said = specaudit(command, f"dir:{release('sglang==0.5.9')}", "--method", "EAGLE", *given)
+    assert (said.code, said.out) == (2, "")
+    assert "Paths are not drawn for sglang, so no configuration can be followed." in said.err
+    assert "  try: Scan it, with --method alone: " in said.err
+
+
 def test_the_name_of_an_engine_alone_is_taken_for_a_machine_and_what_else_to_write_is_said(
     specaudit: Callable[..., Said], tmp_path: Path
 ) -> None:

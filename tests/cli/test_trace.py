@@ -96,7 +96,7 @@ def test_the_draft_architecture_chooses_the_proposer(trace: Callable[..., Said])
         (["--speculative-config", "/no/such/file"], "No such file"),
         (["--env", "NOVALUE"], "has no value"),
         (["--env", "A=1", "--env", "A=2"], "says A twice"),
-        (["--method", ""], "no method ''"),
+        (["--method", ""], "--method is empty"),
         (["--speculative-config", '{"method": "mtp", "method": "eagle"}'], "says 'method' twice"),
         (["--speculative-config", '{"method": "mtp", "num_speculative_tokens": NaN}'], "NaN"),
         (["--speculative-config", '{"method": "mtp", "num_speculative_tokens": 1e999}'], "whole number"),
@@ -105,7 +105,7 @@ def test_the_draft_architecture_chooses_the_proposer(trace: Callable[..., Said])
         (["--speculative-config", "/dev/zero"], "larger than a speculative configuration"),
         (["--speculative-config", "/"], "Is a directory"),
         (["--speculative-config", "a\0b"], "neither a JSON object nor a file"),
-        (["--method", "mtp", "--model-arch", ""], "cannot be the architecture"),
+        (["--method", "mtp", "--model-arch", "a b"], "cannot be the architecture"),
         (["--method", "mtp", "--draft-arch", "a b\x1b[31m"], "cannot be the architecture"),
     ],
 )
