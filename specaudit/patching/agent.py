@@ -32,13 +32,17 @@ import signal
 import stat
 from typing import TYPE_CHECKING
 
-from specaudit.patching.agent_files import Refused, digest, make_folder, names_in, real_folder, sync_folder
+from specaudit.patching.agent_files import NO_FILE, Refused, digest, make_folder, names_in, real_folder, sync_folder
 from specaudit.patching.agent_store import Store, explain, identity
 
 if TYPE_CHECKING:
     from typing import Any
 
     from specaudit.patching.agent_files import Blobs, Header
+
+
+#: What has become of a file that has no content.
+_WORDS = {None: "is gone", NO_FILE: "is no file any more"}
 
 
 def main(request: Header, blobs: Blobs) -> tuple[Header, Blobs]:
@@ -221,7 +225,7 @@ def _unchanged(store: Store, changes: list[Header]) -> None:
     for change in changes:
         now, before = digest(store.target(change["path"])), change["before"]
         if now != before:
-            what = "exists already" if before is None else "is gone" if now is None else "has changed since the plan"
+            what = "exists already" if before is None else _WORDS.get(now, "has changed since the plan")
             raise Refused("changed", "{} {}.".format(change["path"], what), {"path": change["path"], "now": now})
 
 
@@ -248,7 +252,7 @@ def _not_foreign(store: Store, goal: dict[str, str | None]) -> None:
         if now == goal[path] or now in known.get(path, ()):
             continue
         foreign.append({"path": path, "now": now, "expected": ours})
-        if now is not None:
+        if now:
             with open(store.target(path), "rb") as file:
                 blobs["now/" + path] = file.read()
         if ours is not None:

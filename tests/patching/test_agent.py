@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -220,6 +220,26 @@ def test_a_file_changed_between_plan_and_apply_is_refused(site: Path, agent: Age
     with pytest.raises(PatchError, match=r"vllm/a/plain\.py is gone"):
         agent.apply([application], blobs)
     assert set(before) - set(tree.facts(tmp_path)) == {f"site/{tree.NEW}", f"site/{tree.PLAIN}"}
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to(path)])
+def test_what_takes_the_place_of_a_file_is_seen_and_stays(
+    site: Path, agent: AgentClient, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    application, blobs = tree.application(site)
+    (site / tree.PLAIN).rename(tmp_path / "aside")
+    make(site / tree.PLAIN)
+    with pytest.raises(PatchError, match=r"vllm/a/plain\.py is no file any more"):
+        agent.apply([application], blobs)
+    (site / tree.PLAIN).rename(tmp_path / "other")
+    (tmp_path / "aside").rename(site / tree.PLAIN)
+    apply(agent, site)
+    (site / tree.PLAIN).rename(tmp_path / "aside")
+    (tmp_path / "other").rename(site / tree.PLAIN)
+    assert [(f.path, f.word) for f in agent.status().drifted] == [(tree.PLAIN, "changed")]
+    with pytest.raises(PatchError, match=r"(?s)Changed by someone else since.*vllm/a/plain\.py is no file any more"):
+        agent.revert()
+    assert agent.status().state == "patched"
 
 
 def test_two_runs_at_once_one_is_refused(site: Path, tmp_path: Path) -> None:
