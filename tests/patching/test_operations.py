@@ -639,6 +639,16 @@ def test_the_dockerfile_line_works_as_a_shell_command(copy: Copy, release: Relea
     assert not (site / "vllm/v1/core/sched/__pycache__").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("my patch.patch", "my patch.patch"), ("$HOME.patch", "\\$HOME.patch"), ("a[1]*.patch", "a[[]1][*].patch")],
+)
+def test_the_dockerfile_line_takes_any_name(name: str, source: str) -> None:
+    copied, command = dockerfile("vllm", name, ["vllm/a/b.py"]).splitlines()
+    assert json.loads(copied.removeprefix("COPY ")) == [source, "/tmp/specaudit.patch"]
+    assert " < /tmp/specaudit.patch && " in command
+
+
 def test_a_wheel_can_be_planned_on_but_not_changed(cache: Cache, release: Release) -> None:
     from specaudit.errors import TargetError
 
