@@ -124,7 +124,8 @@ def apply(
                 note("nothing was changed; add --yes to apply")
             _write(json, [_planned(p) for p in planned])
             raise typer.Exit(exit_of(p.code for p in planned))
-        with _sent([p.target.spec for p in planned if p.prepared is not None and p.prepared.plan.steps], "Undo it"):
+        sent = {p.target.spec: p.prepared.asked for p in planned if p.prepared is not None and p.prepared.plan.steps}
+        with _sent(sent, "Undo it"):
             done = fleet.apply_all(planned, open_place, imports)
     for p, result in zip(planned, done, strict=True):
         for text in result.notes:
@@ -251,7 +252,7 @@ def revert(
         if not yes and not (sys.stdin.isatty() and typer.confirm("Take it back?", err=True)):
             note("nothing was changed; add --yes to take it back")
             return
-        with _sent([target], "Go on"):
+        with _sent({target: place.asked}, "Go on"):
             answer, notes = take_back(place, recipe)
         for text in notes:
             note(text)
@@ -361,14 +362,17 @@ def _place(spec: str, said: machines.Said, engine: str | None) -> Iterator[Place
 
 
 @contextmanager
-def _sent(specs: list[str], then: str) -> Iterator[None]:
-    """Says, when Ctrl-C comes meanwhile, that a change was sent, and how to see and undo it."""
+def _sent(asked: dict[str, str], then: str) -> Iterator[None]:
+    """Says, when Ctrl-C comes meanwhile, that a change was sent, and how to see and undo it.
+
+    ``asked`` are the targets, each with how a command line names it.
+    """
     try:
         yield
     except KeyboardInterrupt:
-        one = specs[0] if len(specs) == 1 else "TARGET"
+        one = next(iter(asked.values())) if len(asked) == 1 else "TARGET"
         raise LeftError(
-            f"Interrupted, after a change had been sent to {', '.join(specs)}: it may have been made.",
+            f"Interrupted, after a change had been sent to {', '.join(asked)}: it may have been made.",
             f"Look at specaudit patch status {one}. {then}: specaudit patch revert {one}.",
         ) from None
 

@@ -258,6 +258,7 @@ def test_a_question_that_is_left_is_no_success(engine: str, key: str, code: Exit
 @pytest.mark.parametrize("wait", [0.0, 0.3])
 def test_a_change_that_was_sent_is_not_cut_by_ctrl_c_and_is_told(engine: str, whom: str, wait: float) -> None:
     command = [sys.executable, "-m", "specaudit", "patch", engine, "--recipe", "ddtree-v1", "--no-diff", "--yes"]
+    engine = f"dir:{Path(engine[4:]).rename(Path(engine[4:]).with_name('the site'))}"
     begin = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a worker of the tests ignores it
     run_ = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, process_group=0, preexec_fn=begin
@@ -271,7 +272,7 @@ def test_a_change_that_was_sent_is_not_cut_by_ctrl_c_and_is_told(engine: str, wh
     assert run_.returncode == Exit.INTERRUPTED
     assert said == (
         f"error: Interrupted, after a change had been sent to {engine}: it may have been made.\n"
-        f"  try: Look at specaudit patch status {engine}. Undo it: specaudit patch revert {engine}.\n"
+        f"  try: Look at specaudit patch status '{engine}'. Undo it: specaudit patch revert '{engine}'.\n"
     )
     assert not list(Path(engine[4:]).rglob("*.specaudit-new"))
     assert run(["patch", "status", engine]) == Exit.CLEAN
