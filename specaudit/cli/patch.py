@@ -242,8 +242,9 @@ def revert(
         standing = place.agent().status()
         stand = {application["recipe"] for application in standing.applied}
         named(name for name in recipe or () if name not in stand)  # that there are such
+        nothing: dict[str, Any] = {"target": target, "reverted": [], "restored": [], "deleted": []}
         if not (standing.applied or standing.pending or standing.leftovers):
-            _write(json, [{"target": target, "reverted": [], "restored": [], "deleted": []}])
+            _write(json, [nothing])
             if not json:
                 show_lines([(f"{target}: no change by specaudit stands there, nothing is to be taken back", None)])
             return
@@ -251,6 +252,7 @@ def revert(
             show_lines(reverting_lines(target, standing, recipe))
         if not yes and not (sys.stdin.isatty() and typer.confirm("Take it back?", err=True)):
             note("nothing was changed; add --yes to take it back")
+            _write(json, [nothing])
             return
         with _sent({target: place.asked}, "Go on"):
             answer, notes = take_back(place, recipe)
@@ -410,7 +412,6 @@ def _verified(found: Any) -> dict[str, Any]:
 
 def _write(json: bool, documents: list[dict[str, Any]]) -> None:
     if json:
-        import json as encoder
+        from specaudit.document import as_json
 
-        whole = documents[0] if len(documents) == 1 else {"targets": documents}
-        print(encoder.dumps(whole, indent=1, ensure_ascii=False))
+        sys.stdout.buffer.write(as_json(documents[0] if len(documents) == 1 else {"targets": documents}))

@@ -294,11 +294,9 @@ def _earlier(file: Path | None) -> dict[str, Any] | None:
 
 def _give(made: dict[str, Any], results: Output, json: bool, output: Path | None) -> bool:
     """Writes the result where it is wanted; whether its file, if any, was written."""
-    import json as encoder
+    from specaudit.document import as_json, write
 
-    from specaudit.document import write
-
-    text = encoder.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    data = as_json(made)
     if json:
-        results.put(lambda: sys.stdout.write(text))
-    return output is None or results.save(lambda: write(output, text.encode("utf-8", "backslashreplace")))
+        results.put(lambda: sys.stdout.buffer.write(data))
+    return output is None or results.save(lambda: write(output, data))

@@ -250,9 +250,12 @@ def test_a_file_that_cannot_be_written_any_more_hides_no_result(
     assert json.loads(capsys.readouterr().out)["schema"] == "specaudit/smoke/1"
 
 
-def test_the_document_is_alone_on_stdout(engine: Path, prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert program([*command(engine), "--prompts", prompts, "--json", "--quiet"]) == Exit.CLEAN
-    made = json.loads(capsys.readouterr().out)
+def test_the_document_is_alone_on_stdout(engine: Path, prompts: str) -> None:
+    engine = engine.rename(engine.with_name("é"))
+    words = [sys.executable, "-m", "specaudit", *command(engine), "--prompts", prompts, "--json", "--quiet"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}  # it is UTF-8 whatever the locale is
+    made = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True, env=environment, timeout=300).stdout)
+    assert made["target"] == f"dir:{engine}"
     assert made["schema"] == "specaudit/smoke/1"
     assert [mode["mode"] for mode in made["modes"]] == ["none", "dflash"]
     assert made["modes"][1]["equality"]["equal"] == 3
