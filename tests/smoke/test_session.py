@@ -330,10 +330,17 @@ def test_what_is_wrong_on_the_command_line_is_said(
         (["--prompts", "/nowhere"], "cannot be read"),
         (["--prompts", str(tmp_path / "empty.txt")], "holds no prompts"),
         (["--env", "X"], "is no NAME=VALUE"),
+        (["--env", "=x"], "is no NAME=VALUE"),
+        (["--modes", ","], "No mode is named.\n  try: Write --modes none,dflash; there are: none, dflash, ddtree,"),
+        (["--modes", "dflash", "--min-speedup", "1"], "compare with the mode none, which is not named"),
+        (["--modes", "dflash", "--min-agreement", "1"], "compare with the mode none, which is not named"),
+        (["--modes", "none", "--min-acceptance", "2"], "about modes that speculate, and none is named"),
+        (["--temperature", "1", "--min-agreement", "1"], "at a temperature above 0 they are sampled"),
         (["--compare", "/nowhere"], "cannot be read"),
         (["--attach", "vllm-000000"], "there is no run vllm-000000"),
     ):
         assert program([*command(engine), *more]) == Exit.ERROR
         assert said in capsys.readouterr().err, more
-    assert program(["smoke", f"dir:{engine}", "--target", "t"]) == Exit.ERROR
-    assert "go together" in capsys.readouterr().err
+    for mode in ("dflash", "ddtree", "ddtree-exact"):
+        assert program(["smoke", f"dir:{engine}", "--target", "t", "--modes", f"none,{mode}"]) == Exit.ERROR
+        assert "go together" in capsys.readouterr().err
