@@ -169,22 +169,27 @@ def status(
 ) -> None:
     """Tell what stands: clean, patched by which recipe, drifted, foreign or interrupted. Changes nothing.
 
-    Exit code 1 when files are not as the package or the recipes left them.
+    Exit code 1 when files are not as the package or the recipes left them, 3 when some could not be read.
     """
     from specaudit.console import show_lines
     from specaudit.patching.present import standing_lines, state_word
 
     with _place(target, said, engine) as place:
         standing = place.agent().status()
-        facts = place.snapshot().engine
+        snapshot = place.snapshot()
+    facts, unread = snapshot.engine, [one for one in snapshot.errors if one.path]
     kinds = {"changed": facts.modified, "missing": facts.missing, "added": facts.added}
     foreign = {path: kind for kind, paths in kinds.items() for path in paths if path not in _ours(standing)}
     word = state_word(standing, foreign)
     if not json:
-        show_lines(standing_lines(target, standing, foreign))
+        show_lines(standing_lines(target, standing, foreign, unread))
     files = [{"path": f.path, "state": f.word} for f in standing.files]
     recipes = [{"recipe": a["recipe"], "version": a["version"]} for a in standing.applied]
-    _write(json, [{"target": target, "state": word, "recipes": recipes, "files": files, "foreign": foreign}])
+    lost = [{"path": one.path, "error": one.error} for one in unread]
+    stands = {"target": target, "state": word, "recipes": recipes, "files": files, "foreign": foreign, "unread": lost}
+    _write(json, [stands])
+    if unread:
+        raise typer.Exit(Exit.INCOMPLETE)
     raise typer.Exit(Exit.CLEAN if word in ("clean", "patched") and not foreign else Exit.FINDINGS)
 
 

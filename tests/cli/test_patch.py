@@ -135,6 +135,8 @@ def test_a_scan_says_that_a_change_was_interrupted(engine: str, capsys: pytest.C
         said = " ".join(capsys.readouterr().out.split())
         assert ("but an interrupted change by specaudit patch: some files are the old ones" in said) == told
         assert ("undo it with specaudit patch revert" in said) == told
+        assert run(["patch", "status", engine]) == (Exit.FINDINGS if told else Exit.CLEAN)
+        capsys.readouterr()
     for broken in ("[]", "{", '{"applied": 3}'):
         journal.write_text(broken)
         assert run(["scan", engine, "--no-rules", "--brief"]) == Exit.CLEAN
