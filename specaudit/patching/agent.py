@@ -13,7 +13,8 @@ It is sent there as text and knows nothing of recipes. A request is ``{"op": "st
 
 How a change survives SIGKILL, a full disk and a power cut:
 
-1. blobs and originals are stored, then the journal names the transaction as ``pending`` (one rename);
+1. an empty journal is written, blobs and originals are stored, then it names the transaction as ``pending`` (one
+   rename);
 2. every new content is written to a hidden file beside its target and synced, before any target is touched;
 3. hashes are checked once more, then each target is replaced by a rename, in the order of the request;
 4. the journal records the application instead of the pending transaction (one rename).

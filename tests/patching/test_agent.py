@@ -275,7 +275,13 @@ def test_the_agents_folder_may_be_made_by_another_run_meanwhile(site: Path, monk
     monkeypatch.setattr(os, "mkdir", made_by_another)
     store = Store(str(site), "vllm")
     with store.locked(create=True):
-        assert {path.name for path in Path(store.folder).iterdir()} == {"lock", "blobs", "originals", "pyc"}
+        assert {path.name for path in Path(store.folder).iterdir()} == {
+            "lock",
+            "journal.json",
+            "blobs",
+            "originals",
+            "pyc",
+        }
 
 
 @pytest.mark.parametrize("moment", ["before it is opened", "after it was opened", "with what lies beside it"])
@@ -304,7 +310,13 @@ def test_the_run_before_may_remove_the_agents_folder_meanwhile(
 
     monkeypatch.setattr(os, "open", open_)
     with store.locked(create=True):
-        assert {path.name for path in Path(store.folder).iterdir()} == {"lock", "blobs", "originals", "pyc"}
+        assert {path.name for path in Path(store.folder).iterdir()} == {
+            "lock",
+            "journal.json",
+            "blobs",
+            "originals",
+            "pyc",
+        }
         assert before.busy()
 
 
@@ -513,6 +525,20 @@ def test_a_journal_that_makes_no_sense_is_one_error_and_can_be_dropped(
         assert refused.value.hint.endswith("specaudit patch forget TARGET.")
     assert agent.forget() == {"forgotten": [], "left": []}
     assert tree.facts(tmp_path) == before
+
+
+def test_without_its_journal_what_was_kept_is_not_thrown_away(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    apply(agent, site)
+    (site / ".specaudit-vllm/journal.json").unlink()
+    before = tree.facts(tmp_path)
+    for refused in (agent.status, agent.revert, lambda: apply(agent, site, "other")):
+        with pytest.raises(JournalError, match=r"journal\.json is lost, and what was kept of earlier changes is still"):
+            refused()
+    found = tree.facts(tmp_path)
+    assert found.items() >= before.items()
+    assert set(found) - set(before) <= {"site/.specaudit-vllm/lock"}
+    assert agent.forget() == {"forgotten": [], "left": []}
+    assert agent.status().state == "clean"
 
 
 def test_a_journal_whose_file_lies_elsewhere_now_is_an_error_of_the_journal(site: Path, agent: AgentClient) -> None:
