@@ -240,7 +240,7 @@ def revert(
     """
     from specaudit.console import note, show_lines
     from specaudit.patching.operations import take_back
-    from specaudit.patching.present import reverted_lines, reverting_lines
+    from specaudit.patching.present import process_lines, reverted_lines, reverting_lines
     from specaudit.patching.recipes.registry import named
 
     with _place(target, said, engine) as place:
@@ -265,7 +265,7 @@ def revert(
             note(text)
         if not json:
             show_lines(reverted_lines(target, answer))
-            show_lines((f"  restart {pid}  {name}", "yellow") for pid, name in place.surroundings(()).processes)
+            show_lines(process_lines(place.surroundings(()), "  restart "))
     _write(json, [{"target": target, **{what: list(answer[what]) for what in ("reverted", "restored", "deleted")}}])
 
 

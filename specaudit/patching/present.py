@@ -92,8 +92,13 @@ def _around(around: Surroundings) -> Iterator[Line]:
     if around.processes:
         yield "", None
         yield "Processes that run the old code until they are restarted", "bold underline"
+    yield from process_lines(around)
+
+
+def process_lines(around: Surroundings, lead: str = "  ") -> Iterator[Line]:
+    """Processes that have the engine in memory: a name, or a command line, which may be long and have line ends."""
     for pid, name in around.processes:
-        yield f"  {pid}  {name}", "yellow"
+        yield from hanging(f"{lead}{pid}  ", name, "yellow")
 
 
 def standing_lines(

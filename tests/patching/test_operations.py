@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from specaudit.patching import fleet, importing
 from specaudit.patching.diff import difference, dockerfile, patch
 from specaudit.patching.journal import Journal, state_folder
 from specaudit.patching.operations import carry_out, journal_of, prepare, take_back, verify
-from specaudit.patching.place import Place, place
+from specaudit.patching.place import Place, Surroundings, place
 from specaudit.patching.plan import plan
 from specaudit.patching.present import plan_lines, standing_lines, state_word
 from specaudit.patching.recipes.base import Recipe
@@ -705,7 +706,10 @@ def test_a_plan_names_environments_that_share_a_file(
 
 def test_a_plan_keeps_to_80_columns_except_for_code_and_paths(copy: Copy, opened: Callable[[Path], Place]) -> None:
     prepared = prepare(opened(copy("a")), named([LAYERS]))
+    server = "vllm serve " + 9 * "--an-option-of-it its-value " + "--speculative-config {\n'method': 'dflash'\n}"
+    prepared = replace(prepared, surroundings=Surroundings(processes=((4321, server),)))
     lines = [line for line, _ in plan_lines("x", prepared, diffs=False)]
+    assert not any("\n" in line for line in lines)
     assert [line for line in lines if len(line) > 80 and len(line.split()) > 1] == []
     assert "  anchor   vllm/config/speculative.py:284  hash_str =" in lines
 
