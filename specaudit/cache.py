@@ -262,4 +262,6 @@ def folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):  # the specification of XDG_CACHE_HOME: relative paths are to be ignored
         base = os.path.join(os.path.expanduser("~"), ".cache")
+    if not os.path.isabs(base):  # an account without a home: nothing can be made there, least of all a folder named ~
+        base = os.devnull
     return Path(base, "specaudit")

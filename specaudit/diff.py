@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeVar
 
-from specaudit import taken
+from specaudit import document, taken
 from specaudit.model import Finding, Proposer, Scan, Severity, Verifier
 from specaudit.narrowing import with_methods
 from specaudit.report.gate import OPEN, Baseline, at_least
@@ -63,7 +62,7 @@ def diff(before: Scan, after: Scan) -> tuple[Change, ...]:
     )
 
 
-def as_json(before: Scan, after: Scan, changes: Iterable[Change]) -> str:
+def as_json(before: Scan, after: Scan, changes: Iterable[Change]) -> bytes:
     """The document ``specaudit/diff/1``."""
     made = {
         "schema": "specaudit/diff/1",
@@ -71,7 +70,7 @@ def as_json(before: Scan, after: Scan, changes: Iterable[Change]) -> str:
         "after": _named(after),
         "changes": [asdict(change) for change in changes],
     }
-    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+    return document.as_json(made, indent=2)
 
 
 def worse(before: Scan, after: Scan, floor: Severity) -> list[Finding]:

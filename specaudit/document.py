@@ -7,6 +7,7 @@ made from the types of :mod:`specaudit.model` by :func:`json_schema`; fields may
 from __future__ import annotations
 
 import errno
+import json
 import os
 import tempfile
 from collections.abc import Iterable
@@ -44,6 +45,14 @@ def _printable(value: Any) -> Any:
     if isinstance(value, dict):
         return {_printable(key): _printable(item) for key, item in value.items()}
     return [_printable(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def as_json(plain: Any, indent: int = 1) -> bytes:
+    """Other documents: builtin values as indented JSON with a final newline, in UTF-8 whatever the locale is.
+
+    Bytes of a path that are no UTF-8 are shown by their code.
+    """
+    return (json.dumps(plain, indent=indent, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def of_scans(scans: Iterable[Scan], fleet: Fleet | None = None) -> Scan | Run:

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -152,6 +153,31 @@ def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     assert folder() == Path("/home/ann/.cache/specaudit")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert folder() == Path("/home/ann/.cache/specaudit")
+
+
+#: Root becomes an account that no list knows, as containers have, and still reads what lies here; others
+#: lose their home.
+ROOT = os.geteuid() == 0
+NOBODY = ["setpriv", "--reuid", "54321", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+
+
+@pytest.mark.parametrize("target", ["dir", "release"])
+def test_an_account_without_a_home_is_served_and_gets_no_folder_named_by_a_tilde(
+    target: str, release: Callable[[str], Path], tmp_path: Path
+) -> None:
+    spec = f"dir:{release('0.20.1')}" if target == "dir" else "vllm==0.0.1"
+    environment = {k: v for k, v in os.environ.items() if k != "HOME" and not k.startswith(("XDG_", "PIP_"))}
+    environment["PIP_INDEX_URL"] = "http://127.0.0.1:9/simple"  # nobody listens there
+    environment |= {} if ROOT else {"HOME": "nowhere"}
+    command = [*(NOBODY if ROOT else []), sys.executable, "-m", "specaudit", "scan", spec, "--brief"]
+    tmp_path.chmod(0o777)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False, timeout=600
+    )
+    assert "the cache /dev/null/specaudit cannot be used" in done.stderr
+    assert "fault of specaudit" not in done.stderr
+    assert done.returncode == (0 if target == "dir" else 3)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_derived_value_of_another_build_is_made_anew(tmp_path: Path) -> None:

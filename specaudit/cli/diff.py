@@ -57,7 +57,7 @@ def diff(
         )
     changes = differences.diff(old, new)
     if json:
-        sys.stdout.buffer.write(differences.as_json(old, new, changes).encode())
+        sys.stdout.buffer.write(differences.as_json(old, new, changes))
     else:
         style = {"appeared": "green", "vanished": "red", "moved": "dim", "changed": "yellow"}
         show_lines(hanging("", f"{title(old)} -> {title(new)}", "bold"))

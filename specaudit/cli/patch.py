@@ -124,7 +124,8 @@ def apply(
                 note("nothing was changed; add --yes to apply")
             _write(json, [_planned(p) for p in planned])
             raise typer.Exit(exit_of(p.code for p in planned))
-        with _sent([p.target.spec for p in planned if p.prepared is not None and p.prepared.plan.steps], "Undo it"):
+        sent = {p.target.spec: p.prepared.asked for p in planned if p.prepared is not None and p.prepared.plan.steps}
+        with _sent(sent, "Undo it"):
             done = fleet.apply_all(planned, open_place, imports)
     for p, result in zip(planned, done, strict=True):
         for text in result.notes:
@@ -168,22 +169,27 @@ def status(
 ) -> None:
     """Tell what stands: clean, patched by which recipe, drifted, foreign or interrupted. Changes nothing.
 
-    Exit code 1 when files are not as the package or the recipes left them.
+    Exit code 1 when files are not as the package or the recipes left them, 3 when some could not be read.
     """
     from specaudit.console import show_lines
     from specaudit.patching.present import standing_lines, state_word
 
     with _place(target, said, engine) as place:
         standing = place.agent().status()
-        facts = place.snapshot().engine
+        snapshot = place.snapshot()
+    facts, unread = snapshot.engine, [one for one in snapshot.errors if one.path]
     kinds = {"changed": facts.modified, "missing": facts.missing, "added": facts.added}
     foreign = {path: kind for kind, paths in kinds.items() for path in paths if path not in _ours(standing)}
     word = state_word(standing, foreign)
     if not json:
-        show_lines(standing_lines(target, standing, foreign))
+        show_lines(standing_lines(target, standing, foreign, unread))
     files = [{"path": f.path, "state": f.word} for f in standing.files]
     recipes = [{"recipe": a["recipe"], "version": a["version"]} for a in standing.applied]
-    _write(json, [{"target": target, "state": word, "recipes": recipes, "files": files, "foreign": foreign}])
+    lost = [{"path": one.path, "error": one.error} for one in unread]
+    stands = {"target": target, "state": word, "recipes": recipes, "files": files, "foreign": foreign, "unread": lost}
+    _write(json, [stands])
+    if unread:
+        raise typer.Exit(Exit.INCOMPLETE)
     raise typer.Exit(Exit.CLEAN if word in ("clean", "patched") and not foreign else Exit.FINDINGS)
 
 
@@ -234,15 +240,16 @@ def revert(
     """
     from specaudit.console import note, show_lines
     from specaudit.patching.operations import take_back
-    from specaudit.patching.present import reverted_lines, reverting_lines
+    from specaudit.patching.present import process_lines, reverted_lines, reverting_lines
     from specaudit.patching.recipes.registry import named
 
     with _place(target, said, engine) as place:
         standing = place.agent().status()
         stand = {application["recipe"] for application in standing.applied}
         named(name for name in recipe or () if name not in stand)  # that there are such
+        nothing: dict[str, Any] = {"target": target, "reverted": [], "restored": [], "deleted": []}
         if not (standing.applied or standing.pending or standing.leftovers):
-            _write(json, [{"target": target, "reverted": [], "restored": [], "deleted": []}])
+            _write(json, [nothing])
             if not json:
                 show_lines([(f"{target}: no change by specaudit stands there, nothing is to be taken back", None)])
             return
@@ -250,14 +257,15 @@ def revert(
             show_lines(reverting_lines(target, standing, recipe))
         if not yes and not (sys.stdin.isatty() and typer.confirm("Take it back?", err=True)):
             note("nothing was changed; add --yes to take it back")
+            _write(json, [nothing])
             return
-        with _sent([target], "Go on"):
+        with _sent({target: place.asked}, "Go on"):
             answer, notes = take_back(place, recipe)
         for text in notes:
             note(text)
         if not json:
             show_lines(reverted_lines(target, answer))
-            show_lines((f"  restart {pid}  {name}", "yellow") for pid, name in place.surroundings(()).processes)
+            show_lines(process_lines(place.surroundings(()), "  restart "))
     _write(json, [{"target": target, **{what: list(answer[what]) for what in ("reverted", "restored", "deleted")}}])
 
 
@@ -361,14 +369,17 @@ def _place(spec: str, said: machines.Said, engine: str | None) -> Iterator[Place
 
 
 @contextmanager
-def _sent(specs: list[str], then: str) -> Iterator[None]:
-    """Says, when Ctrl-C comes meanwhile, that a change was sent, and how to see and undo it."""
+def _sent(asked: dict[str, str], then: str) -> Iterator[None]:
+    """Says, when Ctrl-C comes meanwhile, that a change was sent, and how to see and undo it.
+
+    ``asked`` are the targets, each with how a command line names it.
+    """
     try:
         yield
     except KeyboardInterrupt:
-        one = specs[0] if len(specs) == 1 else "TARGET"
+        one = next(iter(asked.values())) if len(asked) == 1 else "TARGET"
         raise LeftError(
-            f"Interrupted, after a change had been sent to {', '.join(specs)}: it may have been made.",
+            f"Interrupted, after a change had been sent to {', '.join(asked)}: it may have been made.",
             f"Look at specaudit patch status {one}. {then}: specaudit patch revert {one}.",
         ) from None
 
@@ -406,7 +417,6 @@ def _verified(found: Any) -> dict[str, Any]:
 
 def _write(json: bool, documents: list[dict[str, Any]]) -> None:
     if json:
-        import json as encoder
+        from specaudit.document import as_json
 
-        whole = documents[0] if len(documents) == 1 else {"targets": documents}
-        print(encoder.dumps(whole, indent=1, ensure_ascii=False))
+        sys.stdout.buffer.write(as_json(documents[0] if len(documents) == 1 else {"targets": documents}))

@@ -150,13 +150,17 @@ def smoke(
     from specaudit.document import check_writable
     from specaudit.patching.place import is_source, place
     from specaudit.smoke import session
-    from specaudit.smoke.modes import arguments
+    from specaudit.smoke.modes import DRAFTING, arguments
     from specaudit.smoke.present import document, lines
-    from specaudit.smoke.results import Thresholds
+    from specaudit.smoke.results import Thresholds, undecidable
 
-    if bool(target) != bool(draft) and attach is None and stop is None and "dflash" in modes:
-        raise UsageError("--target and --draft go together.", "Name both, or neither for a toy pair.")
+    names = [name.strip() for name in modes.split(",") if name.strip()]
     asked = Thresholds(min_acceptance, max_gap, min_agreement, min_speedup)
+    if attach is None and stop is None:
+        if bool(target) != bool(draft) and set(DRAFTING) & set(names):
+            raise UsageError("--target and --draft go together.", "Name both, or neither for a toy pair.")
+        if names and (why := undecidable(names, temperature, asked)):
+            raise UsageError(why, "Name such modes with --modes, or leave the threshold out.")
     earlier = _earlier(compare)
     if output is not None and stop is None:
         check_writable(output)
@@ -180,7 +184,6 @@ def smoke(
             show_lines([(f"{stop}: ended", None)])
             return
         if attach is None:
-            names = [name.strip() for name in modes.split(",") if name.strip()]
             job = session.Job(
                 modes=arguments(names, draft, draft_tokens, budget, speculative_config),
                 target=target,
@@ -270,7 +273,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _environment(pairs: Sequence[str]) -> dict[str, str]:
-    wrong = [pair for pair in pairs if "=" not in pair]
+    wrong = [pair for pair in pairs if pair.find("=") < 1]
     if wrong:
         raise UsageError(f"{wrong[0]!r} is no NAME=VALUE.", "Write --env NAME=VALUE.")
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
@@ -294,11 +297,9 @@ def _earlier(file: Path | None) -> dict[str, Any] | None:
 
 def _give(made: dict[str, Any], results: Output, json: bool, output: Path | None) -> bool:
     """Writes the result where it is wanted; whether its file, if any, was written."""
-    import json as encoder
+    from specaudit.document import as_json, write
 
-    from specaudit.document import write
-
-    text = encoder.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    data = as_json(made)
     if json:
-        results.put(lambda: sys.stdout.write(text))
-    return output is None or results.save(lambda: write(output, text.encode("utf-8", "backslashreplace")))
+        results.put(lambda: sys.stdout.buffer.write(data))
+    return output is None or results.save(lambda: write(output, data))

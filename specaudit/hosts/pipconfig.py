@@ -119,7 +119,7 @@ def _files(environ: Mapping[str, str], prefix: str) -> Iterator[Path]:
     override = environ.get("PIP_CONFIG_FILE", "")
     if override == os.devnull:  # pip: no configuration file is read at all
         return
-    home = Path(environ.get("HOME") or Path.home())
+    home = Path(environ.get("HOME") or os.path.expanduser("~"))  # of an account that has none, as pip takes it
     if sys.platform == "darwin":
         yield Path("/Library/Application Support/pip/pip.conf")
         user = home / "Library/Application Support/pip/pip.conf"

@@ -13,7 +13,8 @@ It is sent there as text and knows nothing of recipes. A request is ``{"op": "st
 
 How a change survives SIGKILL, a full disk and a power cut:
 
-1. blobs and originals are stored, then the journal names the transaction as ``pending`` (one rename);
+1. an empty journal is written, blobs and originals are stored, then it names the transaction as ``pending`` (one
+   rename);
 2. every new content is written to a hidden file beside its target and synced, before any target is touched;
 3. hashes are checked once more, then each target is replaced by a rename, in the order of the request;
 4. the journal records the application instead of the pending transaction (one rename).
@@ -32,13 +33,17 @@ import signal
 import stat
 from typing import TYPE_CHECKING
 
-from specaudit.patching.agent_files import Refused, digest, make_folder, names_in, real_folder, sync_folder
+from specaudit.patching.agent_files import NO_FILE, Refused, digest, make_folder, names_in, real_folder, sync_folder
 from specaudit.patching.agent_store import Store, explain, identity
 
 if TYPE_CHECKING:
     from typing import Any
 
     from specaudit.patching.agent_files import Blobs, Header
+
+
+#: What has become of a file that has no content.
+_WORDS = {None: "is gone", NO_FILE: "is no file any more"}
 
 
 def main(request: Header, blobs: Blobs) -> tuple[Header, Blobs]:
@@ -221,7 +226,7 @@ def _unchanged(store: Store, changes: list[Header]) -> None:
     for change in changes:
         now, before = digest(store.target(change["path"])), change["before"]
         if now != before:
-            what = "exists already" if before is None else "is gone" if now is None else "has changed since the plan"
+            what = "exists already" if before is None else _WORDS.get(now, "has changed since the plan")
             raise Refused("changed", "{} {}.".format(change["path"], what), {"path": change["path"], "now": now})
 
 
@@ -248,7 +253,7 @@ def _not_foreign(store: Store, goal: dict[str, str | None]) -> None:
         if now == goal[path] or now in known.get(path, ()):
             continue
         foreign.append({"path": path, "now": now, "expected": ours})
-        if now is not None:
+        if now:
             with open(store.target(path), "rb") as file:
                 blobs["now/" + path] = file.read()
         if ours is not None:

@@ -8,6 +8,7 @@ and kind.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING
 KEY_LENGTH = 32
 JOURNAL = "journal.json"
 SCRATCH_SUFFIX = ".new"
+#: In place of a SHA-256, where something else has the place of a file: no state that a journal can promise.
+NO_FILE = ""
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,12 +180,18 @@ def _unlink(descriptor: int, name: str) -> None:
 
 
 def digest(path: str) -> str | None:
-    """The SHA-256 of a file, ``None`` when there is none."""
+    """The SHA-256 of a file, ``None`` when there is none, :data:`NO_FILE` for anything else, as a folder or a pipe."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its other end
+            return NO_FILE
         with open(path, "rb") as file:
             return hashlib.sha256(file.read()).hexdigest()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as bad:
+        if bad.errno != errno.ELOOP:
+            raise
+        return NO_FILE
 
 
 def names_in(folder: str) -> list[str]:

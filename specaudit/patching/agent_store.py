@@ -58,13 +58,29 @@ class Store:
         real_folder(self.folder)
         self.journal = self._load()
 
-    def _load(self) -> Header:
+    def _kept(self) -> bool:
+        """Whether any content is kept: a journal was written before it, and goes after it."""
+        found: list[str] = []
+
+        def look(folder: str, name: str) -> bool:
+            if folder and name and not name.endswith(SCRATCH_SUFFIX):
+                found.append(name)
+            return False
+
+        sweep(self.folder, look)
+        return bool(found)
+
+    def _load(self, again: bool = False) -> Header:
         empty = {"format": FORMAT, "engine": self.engine, "files": {}, "folders": [], "applied": [], "pending": None}
         path, found = self.path(JOURNAL), None
         try:
             found = json.loads(read(path).decode())
         except FileNotFoundError:
-            return empty
+            if self.unread or not self._kept():
+                return empty
+            if not again:  # another run may have begun between these two looks: its journal comes before all else
+                return self._load(again=True)
+            why = "is lost, and what was kept of earlier changes is still beside it"
         except PermissionError as denied:
             raise Refused("unreadable", explain(denied)) from None
         except Refused:
@@ -141,6 +157,8 @@ class Store:
         try:
             for name in FOLDERS:
                 make_folder(self.path(name), os.stat(self.package))
+            if not os.path.lexists(self.path(JOURNAL)):
+                self.save()  # before the first content: contents without it are those of a journal that was lost
         except OSError:
             if not os.path.exists(self.path(JOURNAL)):
                 self.remove()

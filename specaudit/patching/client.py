@@ -240,6 +240,8 @@ def _difference(foreign: Mapping[str, Any], blobs: Mapping[str, bytes]) -> str:
     path = str(foreign["path"])
     if foreign["now"] is None:
         return f"{path} was deleted\n"
+    if not foreign["now"]:
+        return f"{path} is no file any more\n"
     ours, now = blobs.get(f"expected/{path}"), blobs.get(f"now/{path}", b"")
     if ours is None:
         return f"{path} appeared\n"

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
 from collections.abc import Iterable
 
 from specaudit.patching.model import Change, Plan
 
+#: A name that means the same to COPY and to a shell, and those characters that do not to COPY.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+_SPECIAL = re.compile(r"[\[*?$\\]")
 _NO_NEWLINE = b"\n\\ No newline at end of file\n"
 
 
@@ -49,7 +54,8 @@ def dockerfile(engine: str, name: str, paths: Iterable[str]) -> str:
     """The lines that apply a patch file while an image is built; the package is located without importing it."""
     where = f"import importlib.util as u; print(u.find_spec('{engine}').submodule_search_locations[0])"
     stale = " ".join(sorted({f"{engine}{p[len(engine) : p.rfind('/')]}/__pycache__" for p in paths}))
-    return (
-        f"COPY {name} /tmp/{name}\n"
-        f'RUN cd "$(python3 -c "{where}")/.." && patch -p1 --fuzz=0 < /tmp/{name} && rm -rf {stale}\n'
-    )
+    copy, there = f"{name} /tmp/{name}", f"/tmp/{name}"
+    if not _PLAIN_NAME.fullmatch(name):  # COPY takes a list for white space, and reads globs and variables in names
+        there = "/tmp/specaudit.patch"
+        copy = json.dumps([_SPECIAL.sub(lambda m: f"\\{m[0]}" if m[0] in "$\\" else f"[{m[0]}]", name), there])
+    return f'COPY {copy}\nRUN cd "$(python3 -c "{where}")/.." && patch -p1 --fuzz=0 < {there} && rm -rf {stale}\n'

@@ -21,6 +21,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -57,9 +58,18 @@ class Entry:
 
 
 def state_folder() -> Path:
-    """``$XDG_STATE_HOME/specaudit``."""
-    home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(home).expanduser() / "specaudit"
+    """``$XDG_STATE_HOME/specaudit``.
+
+    Raises:
+        PatchError: it is not set, and this account has no home.
+    """
+    base = os.path.expanduser(os.environ.get("XDG_STATE_HOME", ""))
+    if not os.path.isabs(base):  # the specification of XDG_STATE_HOME: relative paths are to be ignored
+        base = os.path.expanduser("~/.local/state")
+    if not os.path.isabs(base):
+        hint = "Set XDG_STATE_HOME to a folder. A change or a revert does without."
+        raise PatchError("There is no place for a journal: this account has no home.", hint)
+    return Path(base, "specaudit")
 
 
 class Journal:
@@ -73,7 +83,7 @@ class Journal:
     """
 
     def __init__(self, label: str, package: str, engine: str, folder: Path | None = None) -> None:
-        identity = hashlib.sha256(f"{label}\0{package}\0{engine}".encode()).hexdigest()[:12]
+        identity = hashlib.sha256(os.fsencode(f"{label}\0{package}\0{engine}")).hexdigest()[:12]
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.") or "place"
         self.path = (folder or state_folder() / "journal") / f"{name[:40]}-{engine}-{identity}"
         self._install = {"place": label, "package": package, "engine": engine}
@@ -108,7 +118,7 @@ class Journal:
     def _put_aside(self) -> Path | None:
         """Where the history went; ``None`` when there is none, or it can be read."""
         git = self.path / ".git"
-        if not git.is_dir() or self._sound():
+        if not os.path.isdir(git) or self._sound():
             return None
         aside = self.path.with_name(f"{self.path.name}-unreadable-{int(time.time())}")
         try:
@@ -147,8 +157,9 @@ class Journal:
 
     def entries(self) -> tuple[Entry, ...]:
         """What was recorded, newest first; empty when nothing was."""
-        if not (self.path / ".git").is_dir():
-            return ()
+        with self._usable():
+            if not self._is_there():
+                return ()
         with self._opened() as repository:
             begun = repository.head.is_valid()
             return tuple(_entry(commit) for commit in repository.iter_commits()) if begun else ()
@@ -171,24 +182,14 @@ class Journal:
     def contents(self, what: str) -> dict[str, bytes]:
         """The ``originals`` or ``files`` recorded last, by path."""
         root = self.path / what
-        return {p.relative_to(root).as_posix(): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+        with self._usable():
+            return {p.relative_to(root).as_posix(): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
     @contextlib.contextmanager
-    def _opened(self, create: bool = False) -> Iterator[Repo]:
-        os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+    def _usable(self) -> Iterator[None]:
+        """Whatever fails inside is one error that says what a user can do."""
         try:
-            from git import Repo
-        except ImportError as bad:
-            raise PatchError("GitPython is not installed.", "Reinstall specaudit.") from bad
-        repository = None
-        try:
-            if create and not (self.path / ".git").is_dir():
-                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._begin()
-            self._unlock()
-            repository = Repo(self.path)
-            repository.git.update_environment(**_PLAIN)
-            yield repository
+            yield
         except SpecauditError:
             raise
         except Exception as bad:  # GitPython meets a damaged history with whatever comes
@@ -197,9 +198,29 @@ class Journal:
                 hint = "Free some space there, or set XDG_STATE_HOME to a folder on another disk."
             said = f"The journal {self.path} cannot be used: {why(bad)}."
             raise PatchError(said, f"{hint} A change or a revert does without.") from bad
-        finally:
-            if repository is not None:
-                repository.close()
+
+    @contextlib.contextmanager
+    def _opened(self, create: bool = False) -> Iterator[Repo]:
+        os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+        try:
+            from git import Repo
+        except ImportError as bad:
+            raise PatchError("GitPython is not installed.", "Reinstall specaudit.") from bad
+        with self._usable():
+            if create and not self._is_there():
+                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._begin()
+            self._unlock()
+            with contextlib.closing(Repo(self.path)) as repository:
+                repository.git.update_environment(**_PLAIN)
+                yield repository
+
+    def _is_there(self) -> bool:
+        """Whether there is a history; unlike ``is_dir`` of some versions it fails where that cannot be seen."""
+        try:
+            return stat.S_ISDIR((self.path / ".git").stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def _begin(self) -> None:
         try:
@@ -221,7 +242,7 @@ class Journal:
 
     def _json(self, name: str, value: Mapping[str, Any]) -> None:
         text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
-        (self.path / name).write_text(text + "\n", encoding="utf-8")
+        (self.path / name).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")  # bytes of a path
 
     def _tree(self, name: str, contents: Mapping[str, bytes]) -> None:
         root = self.path / name

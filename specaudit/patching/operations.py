@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -124,9 +125,10 @@ def carry_out(place: Place, made: Plan, journals: Path | None = None) -> tuple[s
     blobs = {change.after_sha: change.after for step in made.steps for change in step.changes}
     before = {change.path: change.before for change in made.total if change.before is not None}
     notes: list[str] = []
-    journal = journal_of(place, journals)
+    found = cache(lambda: journal_of(place, journals))
 
     def planned() -> str:
+        journal = found()
         # What was recorded of applications that do not stand any more would only be confusing.
         kept = bool(place.agent().status().applied)
         originals = {**before, **(journal.contents("originals") if kept else {})}
@@ -136,7 +138,7 @@ def carry_out(place: Place, made: Plan, journals: Path | None = None) -> tuple[s
     _note(notes, planned)
     agent.apply([application(step) for step in made.steps], blobs)
     body = "\n".join(f"{change.path} {change.after_sha[:12]}" for change in made.total)
-    _note(notes, lambda: _record(place, journal, f"applied: {names}", body))
+    _note(notes, lambda: _record(place, found(), f"applied: {names}", body))
     return tuple(dict.fromkeys(notes))  # a journal that cannot be kept fails twice, and is told once
 
 
@@ -153,8 +155,7 @@ def take_back(
     paths = sorted(path for what in ("restored", "deleted", "untouched") for path in answer[what])
     if paths:
         names = ", ".join(answer["reverted"]) or "an interrupted change"
-        journal = journal_of(place, journals)
-        _note(notes, lambda: _record(place, journal, f"reverted: {names}", "\n".join(paths)))
+        _note(notes, lambda: _record(place, journal_of(place, journals), f"reverted: {names}", "\n".join(paths)))
     return answer, tuple(notes)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from specaudit.lines import Line, hanging
+from specaudit.model import Failure
 from specaudit.patching.client import Standing
 from specaudit.patching.diff import counts, difference
 from specaudit.patching.model import Change, Plan, Step
@@ -91,14 +92,22 @@ def _around(around: Surroundings) -> Iterator[Line]:
     if around.processes:
         yield "", None
         yield "Processes that run the old code until they are restarted", "bold underline"
+    yield from process_lines(around)
+
+
+def process_lines(around: Surroundings, lead: str = "  ") -> Iterator[Line]:
+    """Processes that have the engine in memory: a name, or a command line, which may be long and have line ends."""
     for pid, name in around.processes:
-        yield f"  {pid}  {name}", "yellow"
+        yield from hanging(f"{lead}{pid}  ", name, "yellow")
 
 
-def standing_lines(place: str, standing: Standing, foreign: Mapping[str, str] | None = None) -> Iterator[Line]:
+def standing_lines(
+    place: str, standing: Standing, foreign: Mapping[str, str] | None = None, unread: Iterable[Failure] = ()
+) -> Iterator[Line]:
     """What stands: clean, patched by which recipe and version, drifted, foreign or interrupted.
 
-    ``foreign`` maps paths that differ from the wheel, and not by specaudit, to ``changed``, ``missing`` or ``added``.
+    ``foreign`` maps paths that differ from the wheel, and not by specaudit, to ``changed``, ``missing`` or ``added``;
+    of what is ``unread`` nobody knows.
     """
     others = list((foreign or {}).items())
     yield f"{place}: {state_word(standing, foreign)}", "bold"
@@ -110,6 +119,8 @@ def standing_lines(place: str, standing: Standing, foreign: Mapping[str, str] | 
         yield from hanging("  foreign   ", f"{path}  ({kind} against its wheel, not by specaudit)", "yellow")
     if len(others) > SHOWN:
         yield f"  foreign   and {counted(len(others) - SHOWN, 'more file')}", "yellow"
+    for failure in unread:
+        yield from hanging("  unread    ", f"{failure.path}  ({failure.error})", "red")
     yield from _leftovers(standing)
 
 

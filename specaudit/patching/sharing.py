@@ -110,7 +110,7 @@ def _loaded(proc: str, package: str) -> list[Header]:
         if pid == os.getpid():
             continue
         maps = _read(os.path.join(proc, str(pid), "maps"))
-        if (package + "/").encode() in maps:
+        if os.fsencode(package + "/") in maps:
             found.append({"pid": pid, "name": _read(os.path.join(proc, str(pid), "comm")).decode("utf-8", "replace")})
     return found
 

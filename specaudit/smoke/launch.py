@@ -29,8 +29,12 @@ def main(request: Header, blobs: dict[str, bytes]) -> tuple[Header, dict[str, by
     """Answers one request."""
     if not re.match(r"[a-z0-9-]{6,64}$", request["run"]):
         return {"error": "that is no name of a run"}, {}
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    base = os.path.join(request.get("home") or home, "specaudit")
+    home = request.get("home") or os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(home):  # the specification of XDG_CACHE_HOME: relative paths are to be ignored
+        home = os.path.join(os.path.expanduser("~"), ".cache")
+    if not os.path.isabs(home):  # else a folder named ~ would be made somewhere
+        return {"error": "this account has no home to keep a run in; set XDG_CACHE_HOME there"}, {}
+    base = os.path.join(home, "specaudit")
     folder = os.path.join(base, "smoke", request["run"])
     if request["do"] == "start":
         return _start(folder, base, request, blobs), {}

@@ -8,7 +8,8 @@ from typing import Any
 from specaudit.errors import UsageError
 from specaudit.given import decoded
 
-#: Mode -> recipes of which one must stand in the engine.
+#: Modes that run a DFlash drafter; mode -> recipes of which one must stand in the engine.
+DRAFTING = ("dflash", "ddtree", "ddtree-exact")
 NEEDS = dict.fromkeys(("ddtree", "ddtree-exact"), ("ddtree", "ddtree-v1"))
 
 
@@ -37,6 +38,8 @@ def arguments(
     elif "given" in names:
         hint = "Write --speculative-config '{\"method\": …}', with the method that this mode is to run."
         raise UsageError("The mode given needs --speculative-config.", hint)
+    if not names:
+        raise UsageError("No mode is named.", f"Write --modes none,dflash; there are: {', '.join((*known, 'given'))}.")
     unknown = [name for name in names if name not in known]
     if unknown:
         hint = f"There are: {', '.join(dict.fromkeys((*known, 'given')))}; given runs what --speculative-config says."

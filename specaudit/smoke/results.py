@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from specaudit.words import counted
 
 REFERENCE = "none"
+_NO_REFERENCE = f"the mode {REFERENCE} was not measured beside it"
 #: Compute capability -> the generation that users know it by.
 GENERATIONS = {
     "7.5": "Turing",
@@ -88,6 +89,11 @@ class Thresholds:
     agreement: float = 0.0
     speedup: float = 0.0
 
+    @property
+    def of_speculation(self) -> bool:
+        """Whether more is asked than that what runs is right."""
+        return self.acceptance > 1 or self.agreement > 0 or self.speedup > 0
+
 
 def numbers(results: Mapping[str, Mapping[str, Any]]) -> tuple[Numbers, ...]:
     """One entry per mode and batch size, in the order in which they ran."""
@@ -157,15 +163,30 @@ def verdict(results: Mapping[str, Mapping[str, Any]], asked: Thresholds) -> tupl
         shown = "nothing was drafted" if length is None else f"acceptance length {length:.3f}"
         checks.append(Check(f"{row.mode} accepts, batch {row.batch}", passed, f"{shown}, least {asked.acceptance:g}"))
         base = next((r for r in measured if r.mode == REFERENCE and r.batch == row.batch), None)
-        if asked.speedup and base is not None:
-            ratio = row.tokens_per_second / base.tokens_per_second
-            text = f"{ratio:.2f} times the reference, least {asked.speedup:g}"
+        if asked.speedup:
+            ratio = row.tokens_per_second / base.tokens_per_second if base is not None else 0.0
+            text = f"{ratio:.2f} times the reference, least {asked.speedup:g}" if base is not None else _NO_REFERENCE
             checks.append(Check(f"{row.mode} is fast, batch {row.batch}", ratio >= asked.speedup, text))
     for mode in results:
         same = equality(results, mode)
         if same is not None:
             checks += _equality_checks(same, asked)
+        elif asked.agreement and mode != REFERENCE:  # what was not looked at does not pass
+            checks.append(Check(f"{mode} agrees", False, f"{_NO_REFERENCE}, or tokens were sampled"))
+    if asked.of_speculation and set(results) <= {REFERENCE}:
+        checks.append(Check("a mode speculates", False, "none did, and the thresholds are about those that do"))
     return tuple(checks)
+
+
+def undecidable(modes: Collection[str], temperature: float, asked: Thresholds) -> str:
+    """Why a run of these modes could not say whether what is asked is so; nothing where it can."""
+    if asked.of_speculation and set(modes) <= {REFERENCE}:
+        return "Thresholds are about modes that speculate, and none is named."
+    if (asked.speedup or asked.agreement) and REFERENCE not in modes:
+        return f"--min-speedup and --min-agreement compare with the mode {REFERENCE}, which is not named."
+    if asked.agreement and temperature:
+        return "--min-agreement compares tokens, and at a temperature above 0 they are sampled."
+    return ""
 
 
 def _equality_checks(same: Equality, asked: Thresholds) -> list[Check]:

@@ -68,6 +68,15 @@ def test_a_recipe_is_refused_because_of_it_and_not_of_the_release(engine: Path) 
     assert "try: Could not be read: vllm/v1. Allow it for this account, or repair it." in done.stderr
 
 
+def test_a_status_says_what_it_could_not_read(engine: Path) -> None:
+    (engine / "vllm/v1").chmod(0)
+    done = specaudit("patch", "status", f"dir:{engine}")
+    said = [f"dir:{engine}: clean", "  unread    vllm/v1  (Permission denied)"]
+    assert (done.returncode, done.stdout.splitlines()) == (Exit.INCOMPLETE, said)
+    found = json.loads(specaudit("patch", "status", f"dir:{engine}", "--json").stdout)
+    assert found["unread"] == [{"path": "vllm/v1", "error": "Permission denied"}]
+
+
 def test_an_engine_that_is_closed_altogether_is_there(engine: Path) -> None:
     (engine / "vllm").chmod(0)
     found = scanned(engine)

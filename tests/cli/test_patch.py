@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import trees
@@ -134,6 +135,8 @@ def test_a_scan_says_that_a_change_was_interrupted(engine: str, capsys: pytest.C
         said = " ".join(capsys.readouterr().out.split())
         assert ("but an interrupted change by specaudit patch: some files are the old ones" in said) == told
         assert ("undo it with specaudit patch revert" in said) == told
+        assert run(["patch", "status", engine]) == (Exit.FINDINGS if told else Exit.CLEAN)
+        capsys.readouterr()
     for broken in ("[]", "{", '{"applied": 3}'):
         journal.write_text(broken)
         assert run(["scan", engine, "--no-rules", "--brief"]) == Exit.CLEAN
@@ -257,6 +260,7 @@ def test_a_question_that_is_left_is_no_success(engine: str, key: str, code: Exit
 @pytest.mark.parametrize("whom", ["the group", "the command alone"])
 @pytest.mark.parametrize("wait", [0.0, 0.3])
 def test_a_change_that_was_sent_is_not_cut_by_ctrl_c_and_is_told(engine: str, whom: str, wait: float) -> None:
+    engine = f"dir:{Path(engine[4:]).rename(Path(engine[4:]).with_name('the site'))}"
     command = [sys.executable, "-m", "specaudit", "patch", engine, "--recipe", "ddtree-v1", "--no-diff", "--yes"]
     begin = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a worker of the tests ignores it
     run_ = subprocess.Popen(
@@ -271,7 +275,7 @@ def test_a_change_that_was_sent_is_not_cut_by_ctrl_c_and_is_told(engine: str, wh
     assert run_.returncode == Exit.INTERRUPTED
     assert said == (
         f"error: Interrupted, after a change had been sent to {engine}: it may have been made.\n"
-        f"  try: Look at specaudit patch status {engine}. Undo it: specaudit patch revert {engine}.\n"
+        f"  try: Look at specaudit patch status '{engine}'. Undo it: specaudit patch revert '{engine}'.\n"
     )
     assert not list(Path(engine[4:]).rglob("*.specaudit-new"))
     assert run(["patch", "status", engine]) == Exit.CLEAN
@@ -406,8 +410,30 @@ def test_json_is_alone_on_stdout(engine: str, capsys: pytest.CaptureFixture[str]
     assert run(["patch", "status", engine, "--json"]) == Exit.CLEAN
     status = json.loads(capsys.readouterr().out)
     assert (status["state"], status["files"]) == ("patched", [{"path": SCHEDULER, "state": "patched"}])
+    assert run(["patch", "revert", engine, "--json"]) == Exit.CLEAN  # nobody is there to agree
+    assert json.loads(capsys.readouterr().out) == {"target": engine, "reverted": [], "restored": [], "deleted": []}
     assert run(["patch", "revert", engine, "--yes", "--json"]) == Exit.CLEAN
     assert json.loads(capsys.readouterr().out)["restored"] == [SCHEDULER]
+
+
+@pytest.mark.parametrize("name", ["é ż 😀", os.fsdecode(b"no \xff text"), "two\nlines 100%"])
+def test_an_engine_may_lie_in_a_folder_of_any_name(engine: str, name: str) -> None:
+    site = Path(engine[4:]).rename(Path(engine[4:]).with_name(name))
+
+    def said(*words: str) -> dict[str, Any]:
+        command = [sys.executable, "-m", "specaudit", "patch", *words, f"dir:{site}", "--json"]
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii"}  # JSON is UTF-8 whatever the locale is
+        done = subprocess.run(command, capture_output=True, check=False, env=environment, timeout=600)
+        assert (done.returncode, done.stderr) == (Exit.CLEAN, b"")
+        found: dict[str, Any] = json.loads(done.stdout.decode())
+        assert found["target"] == f"dir:{site}"
+        return found
+
+    assert said("apply", "--recipe", "lookahead-slots", "--yes")["applied"] is True
+    assert said("status")["state"] == "patched"
+    assert said("revert", "--yes")["restored"] == [SCHEDULER]
+    (journal,) = (site.parent / "state/specaudit/journal").iterdir()
+    assert json.loads((journal / "install.json").read_text())["place"] == f"dir:{site}"
 
 
 def test_a_patch_file_is_written_with_its_dockerfile_line(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -458,6 +459,15 @@ def test_diff_as_json_and_as_a_gate(program: Program, documents: dict[str, Path]
     )
     least = program("diff", old, new, "--fail-on", "critical", "-q")
     assert (least.code, least.err) == (0, "")
+
+
+def test_diff_as_json_of_a_folder_whose_name_is_no_text(
+    program: Program, documents: dict[str, Path], release: Release, tmp_path: Path
+) -> None:
+    site = tmp_path / os.fsdecode(b"no \xff text")
+    site.symlink_to(release("0.33.0"))
+    said = program("diff", documents["0.33.0"], f"dir:{site}", "--json", "-q")
+    assert (said.code, json.loads(said.out)["after"]["target"]) == (0, f"dir:{site}")
 
 
 def test_diff_tells_of_new_places_of_a_defect(program: Program, documents: dict[str, Path], tmp_path: Path) -> None:

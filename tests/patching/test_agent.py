@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -222,6 +222,26 @@ def test_a_file_changed_between_plan_and_apply_is_refused(site: Path, agent: Age
     assert set(before) - set(tree.facts(tmp_path)) == {f"site/{tree.NEW}", f"site/{tree.PLAIN}"}
 
 
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to(path)])
+def test_what_takes_the_place_of_a_file_is_seen_and_stays(
+    site: Path, agent: AgentClient, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    application, blobs = tree.application(site)
+    (site / tree.PLAIN).rename(tmp_path / "aside")
+    make(site / tree.PLAIN)
+    with pytest.raises(PatchError, match=r"vllm/a/plain\.py is no file any more"):
+        agent.apply([application], blobs)
+    (site / tree.PLAIN).rename(tmp_path / "other")
+    (tmp_path / "aside").rename(site / tree.PLAIN)
+    apply(agent, site)
+    (site / tree.PLAIN).rename(tmp_path / "aside")
+    (tmp_path / "other").rename(site / tree.PLAIN)
+    assert [(f.path, f.word) for f in agent.status().drifted] == [(tree.PLAIN, "changed")]
+    with pytest.raises(PatchError, match=r"(?s)Changed by someone else since.*vllm/a/plain\.py is no file any more"):
+        agent.revert()
+    assert agent.status().state == "patched"
+
+
 def test_two_runs_at_once_one_is_refused(site: Path, tmp_path: Path) -> None:
     application, blobs = tree.application(site)
     outcomes: list[str] = []
@@ -255,7 +275,13 @@ def test_the_agents_folder_may_be_made_by_another_run_meanwhile(site: Path, monk
     monkeypatch.setattr(os, "mkdir", made_by_another)
     store = Store(str(site), "vllm")
     with store.locked(create=True):
-        assert {path.name for path in Path(store.folder).iterdir()} == {"lock", "blobs", "originals", "pyc"}
+        assert {path.name for path in Path(store.folder).iterdir()} == {
+            "lock",
+            "journal.json",
+            "blobs",
+            "originals",
+            "pyc",
+        }
 
 
 @pytest.mark.parametrize("moment", ["before it is opened", "after it was opened", "with what lies beside it"])
@@ -284,7 +310,13 @@ def test_the_run_before_may_remove_the_agents_folder_meanwhile(
 
     monkeypatch.setattr(os, "open", open_)
     with store.locked(create=True):
-        assert {path.name for path in Path(store.folder).iterdir()} == {"lock", "blobs", "originals", "pyc"}
+        assert {path.name for path in Path(store.folder).iterdir()} == {
+            "lock",
+            "journal.json",
+            "blobs",
+            "originals",
+            "pyc",
+        }
         assert before.busy()
 
 
@@ -493,6 +525,20 @@ def test_a_journal_that_makes_no_sense_is_one_error_and_can_be_dropped(
         assert refused.value.hint.endswith("specaudit patch forget TARGET.")
     assert agent.forget() == {"forgotten": [], "left": []}
     assert tree.facts(tmp_path) == before
+
+
+def test_without_its_journal_what_was_kept_is_not_thrown_away(site: Path, agent: AgentClient, tmp_path: Path) -> None:
+    apply(agent, site)
+    (site / ".specaudit-vllm/journal.json").unlink()
+    before = tree.facts(tmp_path)
+    for refused in (agent.status, agent.revert, lambda: apply(agent, site, "other")):
+        with pytest.raises(JournalError, match=r"journal\.json is lost, and what was kept of earlier changes is still"):
+            refused()
+    found = tree.facts(tmp_path)
+    assert found.items() >= before.items()
+    assert set(found) - set(before) <= {"site/.specaudit-vllm/lock"}
+    assert agent.forget() == {"forgotten": [], "left": []}
+    assert agent.status().state == "clean"
 
 
 def test_a_journal_whose_file_lies_elsewhere_now_is_an_error_of_the_journal(site: Path, agent: AgentClient) -> None:

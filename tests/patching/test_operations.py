@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,9 @@ from specaudit.errors import Exit, PatchError, RecipeRefused, UsageError
 from specaudit.model import Target
 from specaudit.patching import fleet, importing
 from specaudit.patching.diff import difference, dockerfile, patch
-from specaudit.patching.journal import Journal
+from specaudit.patching.journal import Journal, state_folder
 from specaudit.patching.operations import carry_out, journal_of, prepare, take_back, verify
-from specaudit.patching.place import Place, place
+from specaudit.patching.place import Place, Surroundings, place
 from specaudit.patching.plan import plan
 from specaudit.patching.present import plan_lines, standing_lines, state_word
 from specaudit.patching.recipes.base import Recipe
@@ -231,6 +232,45 @@ def test_a_journal_that_cannot_be_kept_is_a_note_and_the_change_stands(
     (note,) = apply(where, SLOTS, journals=tmp_path / "blocked")  # said once, though it was to be written twice
     assert "cannot be used" in note
     assert where.agent().status().recipes == (SLOTS,)
+
+
+def test_a_journal_that_cannot_be_read_is_a_note_and_the_change_goes_on(
+    copy: Copy, opened: Callable[[Path], Place], journals: Path
+) -> None:
+    where = opened(copy("a"))
+    apply(where, SLOTS, journals=journals)
+    kept = journal_of(where, journals).path / "originals" / SCHEDULER
+    kept.unlink()
+    kept.symlink_to("/proc/self/mem")  # opens, and cannot be read, as on a bad disk
+    (note,) = apply(where, "gdn-state-index", journals=journals)
+    assert note.startswith(f"The journal {kept.parents[5]} cannot be used: Input/output error.")
+    answer, notes = take_back(where, None, journals)
+    assert (list(answer["reverted"]), notes) == ([SLOTS, "gdn-state-index"], (note,))
+    assert where.agent().status().state == "clean"
+
+
+def test_an_account_without_a_home_has_no_journal_and_is_served(
+    copy: Copy, opened: Callable[[Path], Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "nowhere")
+    where = opened(copy("a"))
+    said = carry_out(where, prepare(where, named([SLOTS])).plan)
+    assert said == (
+        "There is no place for a journal: this account has no home. Set XDG_STATE_HOME to a folder. "
+        "A change or a revert does without.",
+    )
+    assert take_back(where)[1] == said
+
+
+@pytest.mark.parametrize(
+    ("said", "base"),
+    [("", "/h/.local/state"), ("near", "/h/.local/state"), ("~no-such-user/x", "/h/.local/state"), ("~/s", "/h/s")],
+)
+def test_the_state_folder_is_absolute(monkeypatch: pytest.MonkeyPatch, said: str, base: str) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    monkeypatch.setenv("XDG_STATE_HOME", said)
+    assert state_folder() == Path(base, "specaudit")
 
 
 FULL = "Free some space there, or set XDG_STATE_HOME to a folder on another disk. A change or a revert does without."
@@ -600,6 +640,16 @@ def test_the_dockerfile_line_works_as_a_shell_command(copy: Copy, release: Relea
     assert not (site / "vllm/v1/core/sched/__pycache__").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("my patch.patch", "my patch.patch"), ("$HOME.patch", "\\$HOME.patch"), ("a[1]*.patch", "a[[]1][*].patch")],
+)
+def test_the_dockerfile_line_takes_any_name(name: str, source: str) -> None:
+    copied, command = dockerfile("vllm", name, ["vllm/a/b.py"]).splitlines()
+    assert json.loads(copied.removeprefix("COPY ")) == [source, "/tmp/specaudit.patch"]
+    assert " < /tmp/specaudit.patch && " in command
+
+
 def test_a_wheel_can_be_planned_on_but_not_changed(cache: Cache, release: Release) -> None:
     from specaudit.errors import TargetError
 
@@ -656,7 +706,10 @@ def test_a_plan_names_environments_that_share_a_file(
 
 def test_a_plan_keeps_to_80_columns_except_for_code_and_paths(copy: Copy, opened: Callable[[Path], Place]) -> None:
     prepared = prepare(opened(copy("a")), named([LAYERS]))
+    server = "vllm serve " + 9 * "--an-option-of-it its-value " + "--speculative-config {\n'method': 'dflash'\n}"
+    prepared = replace(prepared, surroundings=Surroundings(processes=((4321, server),)))
     lines = [line for line, _ in plan_lines("x", prepared, diffs=False)]
+    assert not any("\n" in line for line in lines)
     assert [line for line in lines if len(line) > 80 and len(line.split()) > 1] == []
     assert "  anchor   vllm/config/speculative.py:284  hash_str =" in lines
 

@@ -147,3 +147,22 @@ def test_a_tree_can_be_asked_for_the_chains_very_outputs() -> None:
     assert made["ddtree"]["additional_config"] == {"ddtree": {"budget": 64}}
     assert made["ddtree-exact"]["additional_config"] == {"ddtree": {"budget": 64, "exact": True}}
     assert NEEDS["ddtree-exact"] == NEEDS["ddtree"]
+
+
+@pytest.mark.parametrize(
+    ("modes", "asked", "failed"),
+    [
+        (["dflash"], Thresholds(), []),
+        (["dflash"], Thresholds(speedup=1.0), ["dflash is fast, batch 1"]),
+        (["dflash"], Thresholds(agreement=0.5), ["dflash agrees"]),
+        (["none", "dflash"], Thresholds(agreement=0.5), ["dflash agrees"]),  # there are no gaps: tokens were sampled
+        (["none"], Thresholds(), []),
+        (["none"], Thresholds(acceptance=1.5), ["a mode speculates"]),
+    ],
+)
+def test_a_threshold_that_nothing_was_measured_for_does_not_pass(
+    modes: list[str], asked: Thresholds, failed: list[str]
+) -> None:
+    measured = {"none": result([[1]]), "dflash": result([[1]], drafts=10, accepted=10, per_position=[10])}
+    checks = verdict({mode: measured[mode] for mode in modes}, asked)
+    assert [check.name for check in checks if not check.passed] == failed

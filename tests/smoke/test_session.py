@@ -250,9 +250,12 @@ def test_a_file_that_cannot_be_written_any_more_hides_no_result(
     assert json.loads(capsys.readouterr().out)["schema"] == "specaudit/smoke/1"
 
 
-def test_the_document_is_alone_on_stdout(engine: Path, prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert program([*command(engine), "--prompts", prompts, "--json", "--quiet"]) == Exit.CLEAN
-    made = json.loads(capsys.readouterr().out)
+def test_the_document_is_alone_on_stdout(engine: Path, prompts: str) -> None:
+    engine = engine.rename(engine.with_name("é"))
+    words = [sys.executable, "-m", "specaudit", *command(engine), "--prompts", prompts, "--json", "--quiet"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}  # it is UTF-8 whatever the locale is
+    made = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True, env=environment, timeout=300).stdout)
+    assert made["target"] == f"dir:{engine}"
     assert made["schema"] == "specaudit/smoke/1"
     assert [mode["mode"] for mode in made["modes"]] == ["none", "dflash"]
     assert made["modes"][1]["equality"]["equal"] == 3
@@ -327,10 +330,17 @@ def test_what_is_wrong_on_the_command_line_is_said(
         (["--prompts", "/nowhere"], "cannot be read"),
         (["--prompts", str(tmp_path / "empty.txt")], "holds no prompts"),
         (["--env", "X"], "is no NAME=VALUE"),
+        (["--env", "=x"], "is no NAME=VALUE"),
+        (["--modes", ","], "No mode is named.\n  try: Write --modes none,dflash; there are: none, dflash, ddtree,"),
+        (["--modes", "dflash", "--min-speedup", "1"], "compare with the mode none, which is not named"),
+        (["--modes", "dflash", "--min-agreement", "1"], "compare with the mode none, which is not named"),
+        (["--modes", "none", "--min-acceptance", "2"], "about modes that speculate, and none is named"),
+        (["--temperature", "1", "--min-agreement", "1"], "at a temperature above 0 they are sampled"),
         (["--compare", "/nowhere"], "cannot be read"),
         (["--attach", "vllm-000000"], "there is no run vllm-000000"),
     ):
         assert program([*command(engine), *more]) == Exit.ERROR
         assert said in capsys.readouterr().err, more
-    assert program(["smoke", f"dir:{engine}", "--target", "t"]) == Exit.ERROR
-    assert "go together" in capsys.readouterr().err
+    for mode in ("dflash", "ddtree", "ddtree-exact"):
+        assert program(["smoke", f"dir:{engine}", "--target", "t", "--modes", f"none,{mode}"]) == Exit.ERROR
+        assert "go together" in capsys.readouterr().err
