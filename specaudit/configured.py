@@ -59,11 +59,11 @@ class Configured:
         """The scan with its paths and findings; ``traceable`` are the settings that a trace takes."""
         if not ENGINES[snapshot.engine.name].config.whole and not settings:  # nothing to follow: a method is chosen
             return _with_methods(scan, methods)
-        made = [traced(scan, snapshot, Asked(method, traceable)) for method in methods]
+        named = self.named or self.server is not None
+        made = [traced(scan, snapshot, Asked(method, traceable, named=named)) for method in methods]
         known = {**settings, **_platform(scan)}
         configurations = [Configuration(one.paths[0].method, known, one.paths) for one in made]
-        named = self.named or self.server is not None
-        paths = tuple(replace(path, configured=named or path.configured) for one in made for path in one.paths)
+        paths = tuple(path for one in made for path in one.paths)
         configured = replace(scan, findings=reached(scan.findings, self.needs, configurations), paths=paths)
         return unread(configured, snapshot, self.settings)
 

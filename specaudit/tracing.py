@@ -24,13 +24,15 @@ class Asked:
     """What to trace.
 
     ``method`` ``None``: every method; ``settings`` by option or variable name, ``None``: explicitly not set. The two
-    architectures are class names of the target's and the draft's model.
+    architectures are class names of the target's and the draft's model. ``named``: a configuration was named, and not a
+    method alone; else whether there are settings says so.
     """
 
     method: str | None = None
     settings: Mapping[str, str | None] = field(default_factory=dict)
     model_architecture: str | None = None
     draft_architecture: str | None = None
+    named: bool = False
 
 
 def trace(
@@ -125,10 +127,11 @@ def _traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:
     methods = known if asked.method is None else [asked.method]
     drawn = {path.method for path in scan.paths}
     if not settings and drawn.issuperset(methods):  # nothing is set: the scan has the answer
-        return replace(scan, paths=tuple(path for method in methods for path in scan.paths if path.method == method))
+        answers = (path for method in methods for path in scan.paths if path.method == method)
+        return replace(scan, paths=_marked(answers, asked.named))
     way = tracing(Index(snapshot.narrowed(engine.wants)), scan.verifiers)
     if asked.method is not None:
-        return replace(scan, paths=_marked(way(asked.method, settings), settings))
+        return replace(scan, paths=_marked(way(asked.method, settings), asked.named or bool(settings)))
     paths: list[Path] = []
     refused: dict[str, ConfigurationError] = {}
     for method in methods:
@@ -139,12 +142,12 @@ def _traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:
     if refused and not paths:
         raise next(iter(refused.values()))
     items = tuple(NotLooked(f"the path of {method}", bad.message) for method, bad in refused.items())
-    return replace(scan, paths=_marked(paths, settings), not_looked=(*scan.not_looked, *items))
+    return replace(scan, paths=_marked(paths, asked.named or bool(settings)), not_looked=(*scan.not_looked, *items))
 
 
-def _marked(paths: Iterable[Path], settings: Mapping[str, str | None]) -> tuple[Path, ...]:
+def _marked(paths: Iterable[Path], configured: bool) -> tuple[Path, ...]:
     """The paths, said to be a configuration's where anything of one was named."""
-    return tuple(replace(path, configured=bool(settings)) for path in paths)
+    return tuple(replace(path, configured=configured) for path in paths)
 
 
 def _check(settings: Mapping[str, str | None], count_field: str) -> None:

@@ -67,6 +67,7 @@ def trace(
         settings={**settings, **read_environment(env or ())},
         model_architecture=model_arch,
         draft_architecture=draft_arch,
+        named=speculative_config is not None,
     )
     progress = Progress(quiet)
     where, reached = machines.one_meant(target, said, progress.clear)

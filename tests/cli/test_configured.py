@@ -108,6 +108,9 @@ def test_a_configuration_that_says_its_method_alone_is_one(program: Program, rel
     assert program.answer("proposer") == "4 classes: 4 chain-parallel"  # DFlashProposer is V1's
     assert "As configured\n" in program.out
     assert [path["configured"] for path in json.loads((tmp_path / "scan.json").read_text())["paths"]] == [True]
+    trace = ("trace", scan[1], "--json", "-q", "--speculative-config", '{"method": "dflash"}')
+    assert program(*trace) == 0
+    assert [path["configured"] for path in json.loads(program.out)["paths"]] == [True]
     assert program(*scan, "--method", "dflash") == 0  # what the method can take, on either runner
     assert "v1: " in program.answer("verifier")
     assert "By default\n" in program.out
