@@ -77,10 +77,19 @@ class Configuration:
         for owner in self.code.bases(cls):
             for stored in self.code.assigns(owner.path, owner.qualname):
                 if stored.scope == owner.qualname and stored.target == attr:
-                    head = self.code.index.line(owner.path, stored.line)
-                    annotation = head.partition(":")[2].partition("=")[0].strip()
+                    annotation = self._annotation(owner.path, stored.line)
                     return annotation, self._default(stored.value, Scope(owner.path, owner.qualname))
         return "", None
+
+    def _annotation(self, path: str, line: int) -> str:
+        """The annotation of the field that is declared on a line, also where its brackets go over more lines."""
+        text = ""
+        for number in range(line, len(self.code.index.lines(path)) + 1):
+            text += self.code.index.line(path, number).partition("#")[0]
+            annotation = text.partition(":")[2].partition("=")[0]
+            if annotation.count("[") <= annotation.count("]"):
+                return " ".join(annotation.split())
+        return ""
 
     def _default(self, text: str, scope: Scope) -> Const | None:
         node = expression(text)

@@ -150,6 +150,15 @@ def test_an_option_that_only_makes_an_object_matters_where_that_object_is_read(a
         assert verdict(audited("0.20.1"), name, method).status == status
 
 
+def test_what_is_declared_over_more_lines_is_read_as_on_one(audited: Audited) -> None:
+    found = audited("0.10.1")  # two objects that the engine itself fills in, as it does others
+    assert not {o.name for o in found.options} & {"target_parallel_config", "draft_parallel_config"}
+    assert verdict(found, "draft_tensor_parallel_size", "eagle").status == "ignored"
+    older = audited("0.9.2")
+    for runner, status in {"v0": "honoured", "v1": "ignored"}.items():  # the worker of V0 takes the draft's number
+        assert verdict(older, "draft_tensor_parallel_size", "eagle", runner=runner).status == status
+
+
 def test_a_file_beside_other_proposers_is_read_on_their_path_alone(audited: Audited) -> None:
     found = audited("0.33.0")  # dspark/utils.py reads it, which a proposer of dflash imports, too
     name = "draft_tensor_parallel_size"
