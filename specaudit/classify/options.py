@@ -211,11 +211,7 @@ class Options:
                 reason = "it is checked, and refused for this method"
                 yield OptionVerdict(field.name, "", "ignored", method, label, (declared, refused), reason)
                 continue
-            reads = [
-                a
-                for a in _here(self.accesses, field.name, theirs)
-                if self.arriving.reads(a.path, a.line, field.name, method, label)
-            ]
+            reads = list(self._reads(field.name, method, label, theirs))
             inner = self._inner_reads(field.name, method, label, theirs, frozenset())
             if not reads and not inner:
                 test = self._checked_at(field.name, theirs)
@@ -252,6 +248,11 @@ class Options:
         assert self.methods.cls is not None
         return self.index.evidence(self.methods.cls.path, field.line)
 
+    def _reads(self, name: str, method: str, label: str, theirs: Others) -> Iterator[Access]:
+        """The reads of an option, an object or a method of the configuration that are on the path and gotten to."""
+        here = _here(self.accesses, name, theirs)
+        return (a for a in here if self.arriving.reads(a.path, a.line, name, method, label))
+
     def _inner_reads(self, name: str, method: str, label: str, theirs: Others, seen: frozenset[str]) -> list[Evidence]:
         """Uses inside the configuration's class that take effect: in its completion, or in a method that the path
         calls.
@@ -263,7 +264,7 @@ class Options:
             called = self.methods.always_runs(use.method.definition)
             if not called:
                 inside = (self.methods.at(f, method) is not False for f in self._called.get(use.method.name, ()))
-                called = any(inside) or any(_here(self.accesses, use.method.name, theirs))
+                called = any(inside) or any(self._reads(use.method.name, method, label, theirs))
             if called and any(self.arriving.leads(way, method, label) for way in use.ways):
                 out.append(use.evidence)
         return out
@@ -271,7 +272,8 @@ class Options:
     def _matters(self, name: str, method: str, label: str, theirs: Others, seen: frozenset[str]) -> bool:
         if name in seen:
             return False
-        return any(_here(self.accesses, name, theirs)) or bool(self._inner_reads(name, method, label, theirs, seen))
+        reads = self._reads(name, method, label, theirs)
+        return any(reads) or bool(self._inner_reads(name, method, label, theirs, seen))
 
     @cached_property
     def _called(self) -> Mapping[str, list[Formula]]:

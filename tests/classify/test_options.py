@@ -150,6 +150,12 @@ def test_an_option_that_only_makes_an_object_matters_where_that_object_is_read(a
         assert verdict(audited("0.20.1"), name, method).status == status
 
 
+def test_what_an_option_makes_matters_where_the_method_gets_to_what_reads_it(audited: Audited) -> None:
+    for version in ("0.18.1", "0.28.0"):  # where no model is named, one is, and graphs are off, for one model of mtp
+        for method, status in {"suffix": "ignored", "ngram_gpu": "ignored", "mtp": "honoured"}.items():
+            assert verdict(audited(version), "model", method, runner="v1").status == status
+
+
 def test_what_is_declared_over_more_lines_is_read_as_on_one(audited: Audited) -> None:
     found = audited("0.10.1")  # two objects that the engine itself fills in, as it does others
     assert not {o.name for o in found.options} & {"target_parallel_config", "draft_parallel_config"}
