@@ -125,6 +125,19 @@ class Methods:
         base = self._base(name)
         return tuple(e for e in self.effects if given(e.when, base) is True)
 
+    def named_by(self, option: str, name: str) -> tuple[Effect, ...]:
+        """The effects by which a value of an option is what makes it that method."""
+        return tuple(
+            effect
+            for effect in self.effects
+            if effect.field == self.anchors.method_field
+            and effect.value == name
+            and any(
+                lit.holds and lit.condition is not None and lit.condition.option == option and lit.condition.value
+                for lit in literals(effect.when)
+            )
+        )
+
     def evidence(self, effect: Effect) -> Evidence:
         """The line of an effect."""
         return self.index.evidence(effect.path, effect.line)

@@ -212,7 +212,8 @@ class Options:
                 yield OptionVerdict(field.name, "", "ignored", method, label, (declared, refused), reason)
                 continue
             reads = list(self._reads(field.name, method, label, theirs))
-            inner = self._inner_reads(field.name, method, label, theirs, frozenset())
+            naming = (self.methods.evidence(effect) for effect in self.methods.named_by(field.name, method))
+            inner = [*naming, *self._inner_reads(field.name, method, label, theirs, frozenset())]
             if not reads and not inner:
                 test = self._checked_at(field.name, theirs)
                 reason = "nothing on this path reads it" if test is None else "it is checked, and nothing acts on it"

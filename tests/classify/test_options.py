@@ -156,6 +156,13 @@ def test_what_an_option_makes_matters_where_the_method_gets_to_what_reads_it(aud
             assert verdict(audited(version), "model", method, runner="v1").status == status
 
 
+def test_an_option_that_names_the_method_is_honoured(audited: Audited) -> None:
+    for version, runner in (("0.33.0", "v2"), ("0.33.0", "v1"), ("0.18.1", "v1"), ("0.10.1", "v1")):
+        told = verdict(audited(version), "model", "ngram", runner=runner)  # {"model": "ngram"} is all that it takes
+        assert told.status == "honoured"
+        assert told.evidence[1].text == 'self.method = "ngram"'
+
+
 def test_what_is_declared_over_more_lines_is_read_as_on_one(audited: Audited) -> None:
     found = audited("0.10.1")  # two objects that the engine itself fills in, as it does others
     assert not {o.name for o in found.options} & {"target_parallel_config", "draft_parallel_config"}
