@@ -108,7 +108,8 @@ class Arriving:
         named.
         """
         known = given(f, dict.fromkeys((n for n in self.methods.anchors.named if n != name), "given"))
-        return all(self.at(_with(known, name, value), method) is True for value in values)
+        told = [self.at(_with(known, name, value), method) is True for value in values]
+        return bool(told) and all(told)
 
 
 def _with(f: Formula, name: str, value: str) -> Formula:

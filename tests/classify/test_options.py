@@ -250,6 +250,12 @@ def test_an_option_that_is_refused_for_a_method_is_not_honoured(audited: Audited
         assert told.status == STATUS[method == "dspark"]
 
 
+def test_where_there_is_nothing_else_to_set_nothing_is_refused(read: Read) -> None:
+    refusing = read("0.33.0").refusing
+    for values, found in ((("true", "false"), True), ((), False)):
+        assert (refusing.at("index_share_for_mtp_iteration", values, "ngram", "v2") is not None) == found
+
+
 def test_what_a_drafter_refuses_as_it_is_made_is_not_honoured(audited: Audited) -> None:
     newest, older = audited("0.33.0"), audited("0.20.1")
     sampling, padded = "draft_sample_method", "disable_padded_drafter_batch"
