@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from specaudit import nodes
 from specaudit.classify.acting import around, read_by
-from specaudit.classify.conditions import Formula, Lit, assume, conj, given, literals
+from specaudit.classify.conditions import Formula, Lit, assume, conj, given, literals, usual
 from specaudit.classify.methods import Methods
 from specaudit.classify.places import Guarded, Place
 from specaudit.classify.runners import RunnerChoice
@@ -102,6 +102,10 @@ class Arriving:
             sure |= {self.methods.anchors.method_field, *dict(self.reader.engine.assumed)}
             self._open[method] = tuple(name for name in self.methods.settings(method) if name not in sure)
         return self.methods.at(f, method, without=self._open[method])
+
+    def taken(self, label: str, method: str, option: str = "", value: str = ANY) -> bool:
+        """Whether a method may take a runner when nothing else is configured than, if told, one option."""
+        return usual(self.at(_with(self.choice.formula(label), option, value), method)) is not False
 
     def refused(self, f: Formula, name: str, values: Iterable[str], method: str) -> bool:
         """Whether a refusal meets a method whichever of some values an option has; where models matter, they are

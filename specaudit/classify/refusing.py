@@ -1,5 +1,5 @@
-"""Options with which a method is refused: by the configuration as it is completed, or by whatever drafts for it as it
-is made.
+"""Options with which a method is refused: by the configuration as it is completed, by the check of its runner, or by
+whatever drafts for it as it is made.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Refusing:
 
     def at(self, option: str, values: Collection[str], method: str, label: str) -> Evidence | None:
         """Where a method on a runner is refused whichever of some values an option has."""
-        found = self._met(self._completing, option, values, method)
+        found = self._met(self._completing, option, values, method) or self._checking(option, values, method, label)
         if found is not None:
             return found
         classes = [
@@ -48,6 +48,20 @@ class Refusing:
         ]
         refused = [self._met(self._made(cls), option, values, method) if cls is not None else None for cls in classes]
         return refused[0] if refused and all(refused) else None
+
+    def _checking(self, option: str, values: Collection[str], method: str, label: str) -> Evidence | None:
+        """Where the check of a runner refuses.
+
+        It does so in vain where a run takes that runner by default, and another one because of the option.
+        """
+        choice = self.arriving.choice
+        if not self.arriving.refused(choice.refusals.get(label, False), option, values, method):
+            return None
+        usually = self.arriving.taken(label, method)
+        others = [other for other in choice.labels() if other != label]
+        if usually and any(self.arriving.taken(o, method, option, v) for o in others for v in values):
+            return None
+        return choice.refusal_lines[label][0]
 
     def _met(self, refusals: _Refusals, option: str, values: Collection[str], method: str) -> Evidence | None:
         about = refusals.get(option, ())

@@ -250,6 +250,18 @@ def test_an_option_that_is_refused_for_a_method_is_not_honoured(audited: Audited
         assert told.status == STATUS[method == "dspark"]
 
 
+def test_what_the_check_of_a_runner_refuses_is_not_honoured_there(audited: Audited) -> None:
+    found = audited("0.33.0")
+    for method in ("suffix", "ngram", "eagle3", "dflash"):  # the first takes V1 by default, and could take no other
+        told = verdict(found, "enable_adaptive_verification", method, runner="v1")
+        assert (told.status, told.reason) == ("ignored", "it is checked, and refused for this method")
+        assert told.evidence[-1].text == "self._validate_v1_model_runner()"
+    assert verdict(found, "enable_adaptive_verification", "eagle3", runner="v2").status == "honoured"
+    # V2, which they take by default, has none of these: for their sake V1 is taken
+    assert verdict(found, "parallel_drafting", "eagle3", runner="v2").status == "honoured"
+    assert verdict(found, "use_heterogeneous_vocab", "draft_model", runner="v2").status == "honoured"
+
+
 def test_where_there_is_nothing_else_to_set_nothing_is_refused(read: Read) -> None:
     refusing = read("0.33.0").refusing
     for values, found in ((("true", "false"), True), ((), False)):
