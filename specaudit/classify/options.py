@@ -232,7 +232,9 @@ class Options:
         for value in field.values:
             # the default needs no branch, unless some other path has one for it and here it is not all that is left
             usual = value == field.default and (value not in asked or here.issuperset({*field.values} - {value}))
-            if value in here or usual:
+            # what one place leaves when it has asked for every other value is its last branch
+            last = any(a.known.issuperset({*field.values} - {value}) for a in reads)
+            if value in here or usual or last:
                 yield OptionVerdict(field.name, value, "honoured", method, label, lines)
             else:
                 reason = "what reads the option on this path does not ask for this value"

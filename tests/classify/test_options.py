@@ -48,6 +48,12 @@ def test_a_default_that_is_all_that_a_path_leaves_is_honoured(audited: Audited) 
         assert verdict(found, "rejection_sample_method", "eagle3", "standard", runner).status == "honoured"
 
 
+def test_the_value_that_a_place_leaves_for_its_last_branch_is_honoured(audited: Audited) -> None:
+    found = audited("0.18.1")  # V2 asks for "strict", and there is "probabilistic" alone beside that
+    for value in ("strict", "probabilistic"):
+        assert verdict(found, "rejection_sample_method", "eagle3", value, runner="v2").status == "honoured"
+
+
 @pytest.mark.parametrize(
     "name", ["kv_cache_dtype", "moe_backend", "attention_backend", "use_local_argmax_reduction", "quantization"]
 )
