@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from specaudit.classify.code import Symbol
 from specaudit.classify.conditions import Formula, assume, given, literals, usual
-from specaudit.classify.places import Place
+from specaudit.classify.places import Place, sure
 from specaudit.classify.symbolic import Reader
 from specaudit.classify.values import Const, Obj, shown
 from specaudit.index import Definition
@@ -67,12 +67,12 @@ class Methods:
         return definition.name == self.anchors.initialiser or any("validator" in d for d in definition.decorators)
 
     def completing(self) -> Iterator[tuple[Symbol, Place]]:
-        """Every statement that completing a configuration may come to, with the method that it stands in."""
+        """Every statement that tests alone decide as a configuration is completed, with the method it stands in."""
         cls = self.cls
         for definition in self.index.outline(cls.path).definitions if cls is not None else ():
             if cls is not None and definition.scope == cls.qualname and self.always_runs(definition):
                 method = Symbol(cls.path, definition)
-                yield from ((method, place) for place in self.reader.places(method, cls, Obj(cls, "")))
+                yield from ((method, place) for place in sure(self.reader.places(method, cls, Obj(cls, ""))))
 
     def _base(self, name: str) -> dict[str, str | None]:
         """What is known before completion: the method, a number of tokens, and that a draft model is named."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -42,6 +42,16 @@ def places(reader: Reader, node: Function, scope: Scope, bound: Mapping[str, Val
     """Every statement of a function. ``bound`` is what is known of its parameters."""
     here = local(reader, node, scope, bound)
     return tuple(Place(reader, g, here) for g in guarded(node.body))
+
+
+def sure(found: Iterable[Place]) -> Iterator[Place]:
+    """Those of the places of a function that tests alone decide: a loop may have no round, and an exception need not
+    come, or is caught again.
+    """
+    known = tuple(found)
+    outer = (p.statement for p in known if isinstance(p.statement, (ast.For, ast.While, ast.Try)))
+    loose = {inner for statement in outer for inner in nodes.walk(statement)}
+    return (place for place in known if place.statement not in loose)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from functools import cached_property
 from specaudit.classify.arriving import Arriving
 from specaudit.classify.code import Symbol, dotted
 from specaudit.classify.conditions import Formula, conj, literals
-from specaudit.classify.places import Place
+from specaudit.classify.places import Place, sure
 from specaudit.classify.proposers import Proposers
 from specaudit.model import Evidence
 
@@ -80,7 +80,7 @@ class Refusing:
 
     def _places(self, cls: Symbol, name: str) -> tuple[Place, ...]:
         method = self.reader.code.method(cls, name)
-        return self.reader.places(method, cls) if method is not None else ()
+        return tuple(sure(self.reader.places(method, cls))) if method is not None else ()
 
     def _note(self, refusals: _Refusals, place: Place, before: Formula) -> None:
         if not isinstance(place.statement, ast.Raise) or not place.tests:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
+from support.engines import index_of, replaced
 
 from specaudit.classify.acting import reads_of
 from specaudit.classify.audit import Reading
+from specaudit.classify.refusals import Refusals
+from specaudit.engines import ENGINES
+from specaudit.errors import ConfigurationError
 from specaudit.model import Audit, OptionVerdict
 
 Audited = Callable[[str], Audit]
@@ -266,6 +272,29 @@ def test_what_the_check_of_a_runner_refuses_is_not_honoured_there(audited: Audit
     # V2, which they take by default, has none of these: for their sake V1 is taken
     assert verdict(found, "parallel_drafting", "eagle3", runner="v2").status == "honoured"
     assert verdict(found, "use_heterogeneous_vocab", "draft_model", runner="v2").status == "honoured"
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "for _ in self.draft_model_config.architectures or ():\n    {}",
+        "try:\n    import flash_attn\nexcept ImportError:\n    {}",
+        "try:\n    {}\nexcept ValueError:\n    pass",
+    ],
+)
+def test_an_exception_that_need_not_come_refuses_nothing(release: Callable[[str], Path], around: str) -> None:
+    path, name = "vllm/config/speculative.py", "disable_padded_drafter_batch"
+    text = release("0.33.0").joinpath(path).read_text()
+    before = "        if self.draft_lm_head_quantization is not None:\n"
+    for body, refused in (("{}", True), (around, False)):
+        refusal = textwrap.indent(body.format("raise ValueError('no')"), " " * 12)
+        added = replaced(text, (before, f"        if self.{name}:\n{refusal}\n{before}"))
+        engine = ENGINES["vllm"]
+        reading = Reading(index_of(release("0.33.0"), "vllm", engine.wants, {path: added}), engine)
+        assert (reading.refusing.at(name, ("true",), "eagle3", "v1") is not None) == refused
+        traced = Refusals(reading.reader, reading.methods, reading.choice)
+        with pytest.raises(ConfigurationError) if refused else nullcontext():
+            traced.checked("eagle3", {name: "true"})
 
 
 def test_where_there_is_nothing_else_to_set_nothing_is_refused(read: Read) -> None:
