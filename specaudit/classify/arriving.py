@@ -103,7 +103,7 @@ class Arriving:
             self._open[method] = tuple(name for name in self.methods.settings(method) if name not in sure)
         return self.methods.at(f, method, without=self._open[method])
 
-    def taken(self, label: str, method: str, option: str = "", value: str = ANY) -> bool:
+    def may_take(self, label: str, method: str, option: str = "", value: str = ANY) -> bool:
         """Whether a method may take a runner when nothing else is configured than, if told, one option."""
         return usual(self.at(_with(self.choice.formula(label), option, value), method)) is not False
 

@@ -2,9 +2,9 @@
 
 An option is honoured when code on the path reads it for more than validation: the configuration's own completion, a
 shared file, the runner's own files, or the files of the method's proposers and verifiers. It must be a read that the
-method gets to, and the option none that the configuration refuses with this method. For an option with named values, a
-value counts as honoured when something on the path compares with it. An option that completing the configuration sets
-to a constant for the method is overridden.
+method gets to, and the option none that is refused with this method. An option that names the method is honoured, too.
+For an option with named values, a value counts as honoured when something on the path compares with it, or with every
+other one. An option that completing the configuration sets to a constant for the method is overridden.
 """
 
 from __future__ import annotations

@@ -57,9 +57,9 @@ class Refusing:
         choice = self.arriving.choice
         if not self.arriving.refused(choice.refusals.get(label, False), option, values, method):
             return None
-        usually = self.arriving.taken(label, method)
+        usually = self.arriving.may_take(label, method)
         others = [other for other in choice.labels() if other != label]
-        if usually and any(self.arriving.taken(o, method, option, v) for o in others for v in values):
+        if usually and any(self.arriving.may_take(o, method, option, v) for o in others for v in values):
             return None
         return choice.refusal_lines[label][0]
 
