@@ -258,6 +258,10 @@ def revert(
         if not yes and not (sys.stdin.isatty() and typer.confirm("Take it back?", err=True)):
             note("nothing was changed; add --yes to take it back")
             _write(json, [nothing])
+        absent = ", ".join(sorted({*(recipe or ())} - stand))
+        if absent:  # the machine would say so, but not before the question
+            stands = ", ".join(standing.recipes) or "none"
+            raise UsageError(f"{target}: not applied here: {absent}.", f"Leave it out; what stands: {stands}.")
             return
         with _sent({target: place.asked}, "Go on"):
             answer, notes = take_back(place, recipe)

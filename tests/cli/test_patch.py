@@ -145,6 +145,19 @@ def test_a_scan_says_that_a_change_was_interrupted(engine: str, capsys: pytest.C
 
 def test_a_drifted_file_is_exit_1_and_a_refused_revert_exit_2_with_the_difference(
     engine: str, capsys: pytest.CaptureFixture[str]
+def test_a_revert_of_what_does_not_stand_is_refused_before_it_is_shown(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["patch", engine, "--recipe", "lookahead-slots", "--yes", "--no-diff"]) == Exit.CLEAN
+    capsys.readouterr()
+    wanted = ["--recipe", "lookahead-slots", "--recipe", "dflash-layer-ids"]
+    assert run(["patch", "revert", engine, *wanted]) == Exit.ERROR
+    assert capsys.readouterr() == (
+        "",
+        f"error: {engine}: not applied here: dflash-layer-ids.\n  try: Leave it out; what stands: lookahead-slots.\n",
+    )
+
+
 ) -> None:
     run(["patch", engine, "--recipe", "lookahead-slots", "--yes"])
     with Path(engine[4:], SCHEDULER).open("a") as file:
