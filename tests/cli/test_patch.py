@@ -136,7 +136,9 @@ def test_a_scan_says_that_a_change_was_interrupted(engine: str, capsys: pytest.C
         assert ("but an interrupted change by specaudit patch: some files are the old ones" in said) == told
         assert ("undo it with specaudit patch revert" in said) == told
         assert run(["patch", "status", engine]) == (Exit.FINDINGS if told else Exit.CLEAN)
-        capsys.readouterr()
+        assert ("  an apply was interrupted; take it back with revert\n" in capsys.readouterr().out) == told
+        run(["patch", "revert", engine])  # which needs no such advice
+        assert ("  an apply was interrupted\n" in capsys.readouterr().out) == told
     for broken in ("[]", "{", '{"applied": 3}'):
         journal.write_text(broken)
         assert run(["scan", engine, "--no-rules", "--brief"]) == Exit.CLEAN
