@@ -199,7 +199,8 @@ class _File:
             text, _, place = str(bad).partition(" - at `$")
             inner = f"{place.rstrip('`').lstrip('.')}: " if place else ""
             raise self._wrong(where, inner + text, _hint(kind, table)) from bad
-        empty = next((key for key, value in _given(read).items() if value == ""), None)
+        words = {key: value if isinstance(value, list) else [value] for key, value in _given(read).items()}
+        empty = next((key for key, values in words.items() if "" in values), None)
         if empty is not None:
             raise self._wrong(where, f"{empty} is empty", "Leave it out.")
         if read.deadline is not None and not DEADLINES[0] <= read.deadline <= DEADLINES[1]:

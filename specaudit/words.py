@@ -1,7 +1,8 @@
-"""Counted things in words, and words that were mistyped."""
+"""Counted things in words, words that were mistyped, and what a message is about."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 
@@ -15,6 +16,12 @@ def counted(number: int, noun: str) -> str:
     if number == 1:
         return f"1 {noun}"
     return f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def about(spec: str, message: str) -> str:
+    """A message about one of several targets: it says about which, unless it does already."""
+    named = re.search(rf"(?<![\w.:@/-]){re.escape(spec)}(?![\w@/-])", message)  # as a word: gpu1 is not gpu12
+    return message if named else f"{spec}: {message}"
 
 
 def meant(word: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:

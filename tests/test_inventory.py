@@ -109,6 +109,7 @@ def test_a_limit_that_means_nothing_is_an_error(file: Path, limit: tuple[str, ..
         ("[hosts.x]\nvia = ''\n", r"\[hosts\.x\]: via is empty"),
         ("[groups.a]\nhosts = ['x']\npython = ''\n", r"\[groups\.a\]: python is empty"),
         ("[defaults]\nvenv = ''\n[hosts.x]\n", r"\[defaults\]: venv is empty"),
+        ("[hosts.x]\nssh = ['Port=1', '']\n", r"\[hosts\.x\]: ssh is empty"),
         ("[hosts.x]\ndeadline = -5\n", r"\[hosts\.x\]: the deadline is -5 s"),
         ("[defaults]\ndeadline = nan\n[hosts.x]\n", r"\[defaults\]: the deadline is nan s"),
         ("[hosts.x]\ndeadline = inf\n", r"\[hosts\.x\]: the deadline is inf s"),

@@ -11,7 +11,7 @@ import pytest
 from jinja2 import Environment, nodes
 
 import specaudit
-from specaudit.words import counted, meant
+from specaudit.words import about, counted, meant
 
 PACKAGE = Path(specaudit.__file__).parent
 #: Run by an engine's own Python, where this package is not.
@@ -82,3 +82,19 @@ def test_reports_count_by_the_same_words() -> None:
 )
 def test_a_mistyped_word_is_like_the_nearest_ones(word: str, most: int, expected: str) -> None:
     assert meant(word, ("scan", "status", "verify"), most, 0.4) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "message", "said"),
+    [
+        ("gpu1", "It is gone.", "gpu1: It is gone."),
+        ("gpu1", "gpu1 (127.0.0.1 port 1) is gone.", "gpu1 (127.0.0.1 port 1) is gone."),
+        ("gpu1", "gpu12 is gone.", "gpu1: gpu12 is gone."),
+        ("e", "There is none.", "e: There is none."),
+        ("dir:/a", "dir:/a: there is none.", "dir:/a: there is none."),
+        ("dir:/a", "dir:/a/b is none.", "dir:/a: dir:/a/b is none."),
+        ("vllm==0.33.0", "Nobody has vllm==0.33.0.", "Nobody has vllm==0.33.0."),
+    ],
+)
+def test_a_message_says_which_target_it_is_about(spec: str, message: str, said: str) -> None:
+    assert about(spec, message) == said

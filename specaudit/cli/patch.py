@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from specaudit.cli import machines
 from specaudit.cli.root import sub_app
 from specaudit.errors import Exit, JournalError, LeftError, PatchError, UsageError, exit_of
-from specaudit.words import meant
+from specaudit.words import about, meant
 
 if TYPE_CHECKING:
     from typer._click.core import Context
@@ -118,6 +118,9 @@ def apply(
             return
         if not allow_partial:
             fleet.agree(planned)
+        for p in planned:
+            if p.error is not None:  # told before anybody is asked, and where nothing is applied, too
+                complain(about(p.target.spec, p.error.message), p.error.hint)
         changing = any(p.prepared is not None and p.prepared.plan.steps for p in planned)
         if dry_run or not changing or not (yes or _agreed()):
             if changing and not dry_run and not json:
@@ -129,10 +132,12 @@ def apply(
             done = fleet.apply_all(planned, open_place, imports)
     for p, result in zip(planned, done, strict=True):
         for text in result.notes:
-            note(text)
+            note(text if len(done) == 1 else about(p.target.spec, text))
+        if p.error is not None:
+            continue
         if result.error is not None:
-            back = " Its change was taken back." if result.reverted else ""
-            complain(result.error.message + back, result.error.hint)
+            why = result.error.message + (" Its change was taken back." if result.reverted else "")
+            complain(why if len(done) == 1 else about(p.target.spec, why), result.error.hint)
         elif not json and p.prepared is not None and result.verification is not None:
             show_lines([("", None), *verification_lines(result.target.spec, result.verification)])
             show_lines([(f"  {outcome(p.prepared.plan)}", "green")])
@@ -253,6 +258,10 @@ def revert(
             if not json:
                 show_lines([(f"{target}: no change by specaudit stands there, nothing is to be taken back", None)])
             return
+        absent = ", ".join(sorted({*(recipe or ())} - stand))
+        if absent:  # the machine would say so, but not before the question
+            stands = ", ".join(standing.recipes) or "none"
+            raise UsageError(f"{target}: not applied here: {absent}.", f"Leave it out; what stands: {stands}.")
         if not json:
             show_lines(reverting_lines(target, standing, recipe))
         if not yes and not (sys.stdin.isatty() and typer.confirm("Take it back?", err=True)):

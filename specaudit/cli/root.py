@@ -60,9 +60,13 @@ class LazyGroup(TyperGroup):
 
 
 def _refuse_empty(command: Command) -> None:
-    """Gives every option and every path of a command, and of the commands below it, a look at what it was given."""
+    """Gives every option and path of a command, and what may be left out, a look at what it was given; also below it.
+
+    Other words tell themselves what they cannot be.
+    """
     for param in command.params:
-        if param.callback is None and (param.param_type_name == "option" or param.type.name == "path"):
+        word = param.param_type_name == "argument" and (param.required or param.nargs != 1)
+        if param.callback is None and (not word or param.type.name == "path"):
             param.callback = _not_empty
     for below in getattr(command, "commands", {}).values():
         _refuse_empty(below)

@@ -15,7 +15,7 @@ from specaudit.cli.gating import Baseline, Expect, FailOn, Ignore, gate_of, tell
 from specaudit.cli.output import Output
 from specaudit.cli.root import sub_app
 from specaudit.errors import ConfigurationError, Exit, exit_of
-from specaudit.words import counted
+from specaudit.words import about, counted
 
 if TYPE_CHECKING:
     from specaudit.cache import Cache
@@ -118,7 +118,8 @@ def scan(
         for outcome in scan_all(wanted, options, cache, progress, consent):
             progress.clear()
             if outcome.error is not None:
-                complain(_named(outcome.scan.target.spec, outcome.error.message, len(wanted)), outcome.error.hint)
+                why = outcome.error.message
+                complain(why if len(wanted) == 1 else about(outcome.scan.target.spec, why), outcome.error.hint)
             elif json:
                 _note_errors(outcome.scan)
             outcomes.append(outcome)
@@ -143,11 +144,6 @@ def scan(
         fit(gate.known, scans)
         codes += [_judged(one, gate) for one, outcome in zip(scans, outcomes, strict=True) if outcome.error is None]
     raise typer.Exit(max(codes))
-
-
-def _named(spec: str, message: str, targets: int) -> str:
-    """What is wrong with a target; of several, it says with which."""
-    return message if targets == 1 or spec in message else f"{spec}: {message}"
 
 
 def _note_errors(scan: Scan) -> None:

@@ -151,7 +151,8 @@ def read_environment(items: Iterable[str]) -> Mapping[str, str]:
     for item in items:
         name, equals, value = item.partition("=")
         if not name or not equals:
-            raise ConfigurationError(f"--env {item!r} has no value.", "Write --env NAME=VALUE.")
+            lacks = "value" if name else "name"
+            raise ConfigurationError(f"--env {item!r} has no {lacks}.", "Write --env NAME=VALUE.")
         if found.setdefault(name, value) != value:
             raise ConfigurationError(f"--env says {name} twice, with different values.", "Leave out one of the two.")
     return found

@@ -16,7 +16,7 @@ from specaudit.patching.operations import Prepared, Verification, carry_out, pre
 from specaudit.patching.place import Place
 from specaudit.patching.recipes.base import Recipe
 from specaudit.threads import in_order
-from specaudit.words import counted
+from specaudit.words import about, counted
 
 #: What ends a change that was begun: the agent undoes it, and says so, but may not have come to the end of that.
 _BEGUN = ("os", "terminated")
@@ -102,7 +102,7 @@ def agree(planned: Sequence[Planned]) -> None:
     """
     failed = {p.target.spec: p.error for p in planned if p.error is not None}
     if failed:
-        which = "; ".join(f"{spec}: {error.message.rstrip('.')}" for spec, error in failed.items())
+        which = "; ".join(about(spec, error.message.rstrip(".")) for spec, error in failed.items())
         others = "Repair them, leave them out, or change the others with --allow-partial."
         kind = IncompleteError if any(error.code == Exit.INCOMPLETE for error in failed.values()) else PatchError
         raise kind(
@@ -130,12 +130,19 @@ def _content(plan: Plan) -> object:
 
 
 def _difference(first: Prepared, other: Prepared) -> str:
-    """In what a host is unlike the first one: another release, else the files that differ."""
+    """In what a host is unlike the first one: another release, else what specaudit did there, else files."""
     if (other.plan.engine, other.plan.version) != (first.plan.engine, first.plan.version):
         return f"{other.plan.engine} {other.plan.version or 'of unknown version'}"
+    if _stands(first) != _stands(other):  # which is why files differ, and what can be undone
+        return f"has {', '.join(_stands(other)) or 'no change'} by specaudit"
     paths = sorted({path for path, _ in set(first.files.items()) ^ set(other.files.items())})
     more = f" and {counted(len(paths) - _TOLD, 'more file')}" if len(paths) > _TOLD else ""
     return f"differs in {', '.join(paths[:_TOLD])}{more}" if paths else "has another change by specaudit"
+
+
+def _stands(prepared: Prepared) -> tuple[str, ...]:
+    applied = prepared.standing.applied if prepared.standing is not None else ()
+    return tuple(f"{one['recipe']} {one['version']}" for one in applied)
 
 
 def apply_all(

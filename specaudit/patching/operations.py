@@ -243,7 +243,7 @@ def _status(found: Mapping[str, Finding], rule: str) -> str:
 
 
 def _check(place: Place, standing: Standing, imports: bool) -> dict[str, Any]:
-    paths = [f.path for f in standing.files if f.now is not None and f.path.endswith(".py")]
+    paths = [f.path for f in standing.files if f.now and f.path.endswith(".py")]  # a pipe would be waited for
     modules = [path[: -len(".py")].replace("/", ".").removesuffix(".__init__") for path in paths] if imports else []
     request = {"paths": paths, "modules": modules, "seconds": IMPORT_SECONDS}
     python = place.installation.python or None

@@ -112,7 +112,7 @@ def standing_lines(
     others = list((foreign or {}).items())
     yield f"{place}: {state_word(standing, foreign)}", "bold"
     yield from _applications(standing.applied)
-    yield from _pending(standing)
+    yield from _pending(standing, "; take it back with revert")
     for file in standing.files:
         yield f"  {file.word:<9} {file.path}", None if file.word in ("patched", "original") else "red"
     for path, kind in others[:SHOWN]:
@@ -151,10 +151,10 @@ def _applications(applied: Iterable[Mapping[str, Any]]) -> Iterator[Line]:
         yield from hanging(f"  {application['recipe']} {application['version']}  ", application.get("summary", ""))
 
 
-def _pending(standing: Standing) -> Iterator[Line]:
+def _pending(standing: Standing, advice: str = "") -> Iterator[Line]:
     if standing.pending is not None:
         word = "apply" if standing.pending["op"] == "apply" else "undo"
-        yield f"  an {word} was interrupted; take it back with revert", "red"
+        yield f"  an {word} was interrupted{advice}", "red"
 
 
 def _leftovers(standing: Standing) -> Iterator[Line]:

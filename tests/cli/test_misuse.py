@@ -198,9 +198,10 @@ def test_an_option_with_nothing_behind_it_is_no_option_that_is_left_out(
         (["rules", "test"], "DIR is empty.\n  try: Leave it out, or write DIR."),
         (["report"], "SCAN.json is empty.\n  try: Write SCAN.json."),
         (["patch", "dir:x", "--recipe"], "--recipe is empty.\n  try: Write --recipe NAME."),
+        (["patch", "show", "dir:x"], "ENTRY is empty.\n  try: Leave it out, or write ENTRY."),
     ],
 )
-def test_an_empty_path_is_not_the_folder_that_one_stands_in(
+def test_an_empty_path_is_not_the_folder_that_one_stands_in_nor_an_empty_word_the_default(
     command: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

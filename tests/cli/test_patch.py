@@ -136,11 +136,26 @@ def test_a_scan_says_that_a_change_was_interrupted(engine: str, capsys: pytest.C
         assert ("but an interrupted change by specaudit patch: some files are the old ones" in said) == told
         assert ("undo it with specaudit patch revert" in said) == told
         assert run(["patch", "status", engine]) == (Exit.FINDINGS if told else Exit.CLEAN)
-        capsys.readouterr()
+        assert ("  an apply was interrupted; take it back with revert\n" in capsys.readouterr().out) == told
+        run(["patch", "revert", engine])  # which needs no such advice
+        assert ("  an apply was interrupted\n" in capsys.readouterr().out) == told
     for broken in ("[]", "{", '{"applied": 3}'):
         journal.write_text(broken)
         assert run(["scan", engine, "--no-rules", "--brief"]) == Exit.CLEAN
         assert "interrupted" not in capsys.readouterr().out
+
+
+def test_a_revert_of_what_does_not_stand_is_refused_before_it_is_shown(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["patch", engine, "--recipe", "lookahead-slots", "--yes", "--no-diff"]) == Exit.CLEAN
+    capsys.readouterr()
+    wanted = ["--recipe", "lookahead-slots", "--recipe", "dflash-layer-ids"]
+    assert run(["patch", "revert", engine, *wanted]) == Exit.ERROR
+    assert capsys.readouterr() == (
+        "",
+        f"error: {engine}: not applied here: dflash-layer-ids.\n  try: Leave it out; what stands: lookahead-slots.\n",
+    )
 
 
 def test_a_drifted_file_is_exit_1_and_a_refused_revert_exit_2_with_the_difference(
@@ -463,7 +478,7 @@ def test_hosts_that_cannot_be_reached_are_exit_3_and_a_refusal_of_all_is_exit_2(
     everywhere = ["patch", "--inventory", str(fleet), *slots]
     assert run(everywhere) == Exit.INCOMPLETE
     told = capsys.readouterr().err
-    assert "2 of 2 hosts cannot be changed, so none was. gpu1: gpu1 (127.0.0.1 port 1) refuses the connection; " in told
+    assert "2 of 2 hosts cannot be changed, so none was. gpu1 (127.0.0.1 port 1) refuses the connection; " in told
     assert "others" not in told  # there are none to change
     assert run([*everywhere, "--allow-partial"]) == Exit.INCOMPLETE
     assert run(["patch", "--inventory", str(fleet), engine, "gpu1", *slots]) == Exit.INCOMPLETE
@@ -475,7 +490,32 @@ def test_hosts_that_cannot_be_reached_are_exit_3_and_a_refusal_of_all_is_exit_2(
     assert "change the others with --allow-partial" in capsys.readouterr().err
     assert run(["patch", absent[0], engine, *slots, "--allow-partial", "--yes"]) == Exit.INCOMPLETE
     out, err = capsys.readouterr()
-    assert ("applied lookahead-slots" in out, "does not exist" in err) == (True, True)
+    assert ("applied lookahead-slots" in out, err.count("does not exist")) == (True, 1)
+
+
+@pytest.mark.parametrize("how", [["--dry-run"], [], ["--dry-run", "--json"]])
+def test_what_is_wrong_with_one_of_several_hosts_is_told_where_nothing_is_applied_too(
+    engine: str, how: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "e"
+    empty.mkdir()
+    command = ["patch", engine, f"dir:{empty}", "--recipe", "lookahead-slots", "--allow-partial", "--no-diff"]
+    assert run([*command, *how]) == Exit.INCOMPLETE
+    assert f"error: dir:{empty}" in capsys.readouterr().err
+
+
+def test_a_host_that_is_patched_already_is_told_from_one_that_is_not(
+    engine: str, release: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    subprocess.run(["cp", "-al", str(release("0.20.1")), str(other)], check=True)
+    assert run(["patch", engine, "--recipe", "lookahead-slots", "--yes", "--no-diff"]) == Exit.CLEAN
+    for first, second, said in (
+        (engine, f"dir:{other}", "has no change by specaudit"),
+        (f"dir:{other}", engine, "has lookahead-slots 1 by specaudit"),
+    ):
+        assert run(["patch", first, second, "--recipe", "lookahead-slots", "--yes", "--no-diff"]) == Exit.ERROR
+        assert f"so none was changed: {first} / {second} ({said}).\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

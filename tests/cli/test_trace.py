@@ -95,6 +95,7 @@ def test_the_draft_architecture_chooses_the_proposer(trace: Callable[..., Said])
         (["--speculative-config", "[]"], "neither a JSON object nor a file"),
         (["--speculative-config", "/no/such/file"], "No such file"),
         (["--env", "NOVALUE"], "has no value"),
+        (["--env", "=1"], "'=1' has no name"),
         (["--env", "A=1", "--env", "A=2"], "says A twice"),
         (["--method", ""], "--method is empty"),
         (["--speculative-config", '{"method": "mtp", "method": "eagle"}'], "says 'method' twice"),

@@ -368,6 +368,19 @@ def test_nothing_is_planned_on_drifted_files(copy: Copy, opened: Callable[[Path]
     assert any("changed" in text and SCHEDULER in text for text, _ in standing_lines("x", standing))
 
 
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_verify_says_what_took_the_place_of_a_file_and_does_not_wait_for_it(
+    copy: Copy, opened: Callable[[Path], Place], journals: Path, make: Callable[[Path], None]
+) -> None:
+    site = copy("a")
+    apply(opened(site), SLOTS, journals=journals)
+    (site / SCHEDULER).unlink()
+    make(site / SCHEDULER)
+    found = verify(opened(site))
+    assert found.problems[0] == f"{SCHEDULER} is changed, not as it was patched"
+    assert not [problem for problem in found.problems if "compile" in problem]
+
+
 def test_verify_says_what_does_not_compile_and_imports_when_asked(
     copy: Copy, opened: Callable[[Path], Place], journals: Path
 ) -> None:
