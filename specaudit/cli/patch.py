@@ -278,6 +278,54 @@ def revert(
     _write(json, [{"target": target, **{what: list(answer[what]) for what in ("reverted", "restored", "deleted")}}])
 
 
+@app.command("launch")
+@machines.reaching
+def launch(
+    target: TargetArgument,
+    model: Annotated[str, typer.Option("--model", metavar="MODEL", help="The target, as vllm serve takes it.")],
+    draft: Annotated[str, typer.Option("--draft", metavar="MODEL", help="Its DFlash drafter.")],
+    draft_tokens: Annotated[
+        int, typer.Option("--draft-tokens", min=1, metavar="K", help="Tokens of the drafter's chain.")
+    ] = 15,
+    budget: Annotated[int, typer.Option("--budget", metavar="N", help="Nodes of a tree.")] = 16,
+    exact: Annotated[bool, typer.Option("--exact", help="Attention that rounds as the chain's does.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Write it there, to be run.")] = None,
+    *,
+    said: machines.Said,
+    engine: EngineOption = None,
+) -> None:
+    """Write a script that starts a patched engine with trees, and tells the way back.
+
+    It forces the attention backend that trees need, and says what stock would have picked.
+    """
+    from specaudit import document
+    from specaudit.console import note
+    from specaudit.patching.launch import ORDER_PATH, Launch, recipe_of, script
+
+    if output is not None:
+        document.check_writable(output)
+    with _place(target, said, engine) as place:
+        recipe = recipe_of(place.agent().status().recipes, place.asked)
+        snapshot = place.snapshot()
+        source = snapshot.read(ORDER_PATH).decode("utf-8", "replace") if ORDER_PATH in snapshot.files else ""
+        text = script(
+            Launch(model, draft, draft_tokens, budget, exact),
+            recipe,
+            f"{place.installation.engine} {place.installation.version}".strip(),
+            place.asked,
+            source,
+            snapshot.environment.gpus,
+            place.target.python,
+        )
+    if output is None:
+        sys.stdout.write(text)
+        return
+    document.write(output, text.encode())
+    if output.is_file():
+        output.chmod(output.stat().st_mode | 0o111)
+    note(f"{output}: starts it; arguments of vllm serve may follow")
+
+
 @app.command("forget")
 @machines.reaching
 def forget(
