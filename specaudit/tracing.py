@@ -123,15 +123,16 @@ def _traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:
     engine = ENGINES[snapshot.engine.name]
     settings = {**asked.settings, **_architectures(asked)}
     _check(settings, engine.config.count_field)
+    configured = asked.named or bool(settings)
     known = sorted({runner.method for runner in scan.runners})
     methods = known if asked.method is None else [asked.method]
     drawn = {path.method for path in scan.paths}
     if not settings and drawn.issuperset(methods):  # nothing is set: the scan has the answer
         answers = (path for method in methods for path in scan.paths if path.method == method)
-        return replace(scan, paths=_marked(answers, asked.named))
+        return replace(scan, paths=_marked(answers, configured))
     way = tracing(Index(snapshot.narrowed(engine.wants)), scan.verifiers)
     if asked.method is not None:
-        return replace(scan, paths=_marked(way(asked.method, settings), asked.named or bool(settings)))
+        return replace(scan, paths=_marked(way(asked.method, settings), configured))
     paths: list[Path] = []
     refused: dict[str, ConfigurationError] = {}
     for method in methods:
@@ -142,7 +143,7 @@ def _traced(scan: Scan, snapshot: Snapshot, asked: Asked) -> Scan:
     if refused and not paths:
         raise next(iter(refused.values()))
     items = tuple(NotLooked(f"the path of {method}", bad.message) for method, bad in refused.items())
-    return replace(scan, paths=_marked(paths, asked.named or bool(settings)), not_looked=(*scan.not_looked, *items))
+    return replace(scan, paths=_marked(paths, configured), not_looked=(*scan.not_looked, *items))
 
 
 def _marked(paths: Iterable[Path], configured: bool) -> tuple[Path, ...]:

@@ -24,6 +24,11 @@ def about(spec: str, message: str) -> str:
     return message if named else f"{spec}: {message}"
 
 
+def one_line(text: str) -> str:
+    """Text as one line that can be printed; each character that is no such text is replaced."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
 def meant(word: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:
     """``Did you mean scan?``, with the known words that this one is most like; ``""`` when it is like none.
 

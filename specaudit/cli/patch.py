@@ -306,7 +306,7 @@ def launch(
         document.check_writable(output)
     with _place(target, said, engine) as place:
         recipe = recipe_of(place.agent().status().recipes, place.asked)
-        snapshot = place.snapshot()
+        snapshot = place.snapshot(lambda path: path == ORDER_PATH)
         source = snapshot.read(ORDER_PATH).decode("utf-8", "replace") if ORDER_PATH in snapshot.files else ""
         text = script(
             Launch(model, draft, draft_tokens, budget, exact),

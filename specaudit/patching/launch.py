@@ -15,7 +15,8 @@ from pathlib import PurePosixPath
 
 from specaudit.errors import UsageError
 from specaudit.model import Gpu
-from specaudit.smoke.modes import NEEDS
+from specaudit.smoke import modes
+from specaudit.words import one_line
 
 #: The backend of which the recipes extend the attention.
 BACKEND = "FLASH_ATTN"
@@ -49,12 +50,12 @@ class Launch:
             raise UsageError(
                 f"{recipe} builds no tree of {self.budget} nodes.", f"Write --budget 1 to --budget {_MOST[recipe]}."
             )
-        speculative = {"method": "dflash", "model": self.draft, "num_speculative_tokens": self.tokens}
-        tree = {"budget": self.budget, **({"exact": True} if self.exact else {})}
+        mode = "ddtree-exact" if self.exact else "ddtree"
+        engine = modes.arguments((mode,), self.draft, self.tokens, self.budget, None)[mode]
         return (
             self.model,
-            *("--speculative-config", json.dumps(speculative)),
-            *("--additional-config", json.dumps({"ddtree": tree})),
+            *("--speculative-config", json.dumps(engine["speculative_config"])),
+            *("--additional-config", json.dumps(engine["additional_config"])),
             *("--attention-backend", BACKEND),
         )
 
@@ -65,11 +66,11 @@ def recipe_of(standing: Iterable[str], asked: str) -> str:
     Raises:
         UsageError: none does.
     """
-    found = next((name for name in standing if name in NEEDS["ddtree"]), None)
+    found = next((name for name in standing if name in modes.NEEDS["ddtree"]), None)
     if found is None:
         raise UsageError(
             "No recipe for trees stands there, so nothing would take the arguments.",
-            f"Apply one first: specaudit patch {asked} --recipe {' or '.join(NEEDS['ddtree'])}.",
+            f"Apply one first: specaudit patch {asked} --recipe {' or '.join(modes.NEEDS['ddtree'])}.",
         )
     return found
 
@@ -114,7 +115,7 @@ def script(
     ]
     lines = [
         "#!/bin/sh",
-        *(f"# {_one_line(note)}".rstrip() for note in notes),
+        *(f"# {one_line(note)}".rstrip() for note in notes),  # names from a host or a path end no comment
         "set -eu",
         f"vllm={shlex.quote(program)}",
         f'exec "${{VLLM:-$vllm}}" serve {shlex.quote(model)} \\',
@@ -122,11 +123,6 @@ def script(
         '    "$@"',
     ]
     return "\n".join(lines) + "\n"
-
-
-def _one_line(text: str) -> str:
-    """Names from a host or a path end no comment."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _stock(source: str, gpus: Iterable[Gpu]) -> Iterator[str]:

@@ -65,11 +65,11 @@ class Place:
     cache: Cache
     asked: str
 
-    def snapshot(self) -> Snapshot:
-        """The engine's Python files, as they are now."""
+    def snapshot(self, wants: Callable[[str], bool] = lambda path: True) -> Snapshot:
+        """The engine's Python files, as they are now; of a machine, only those that are wanted are fetched."""
         installations = self.host.installations((self.installation.engine,))
         found = next(one for one in installations if one.root == self.installation.root)
-        return take(self.host, self.target, found, lambda path: True, self.cache, self.cache)
+        return take(self.host, self.target, found, wants, self.cache, self.cache)
 
     def agent(self) -> AgentClient:
         """The patch agent.

@@ -17,7 +17,7 @@ from specaudit.errors import ConfigurationError
 from specaudit.ruling.document import MAX_BYTES, DocumentError
 from specaudit.ruling.rule import Rule
 from specaudit.ruling.schema import read_rule
-from specaudit.words import counted, meant
+from specaudit.words import counted, meant, one_line
 
 MAX_RULES = 1_000
 
@@ -127,7 +127,7 @@ def rulebook(folders: Sequence[Path] = (), *, packaged: bool = True) -> Rulebook
                 documents.append((f"rules/{resource.name}", resource.read_bytes(), "packaged"))
     for folder in folders:
         found = _listing(folder, MAX_RULES - len(documents))
-        documents += [(name := _shown(path), _contents(path, name), "user") for path in found]
+        documents += [(name := one_line(str(path)), _contents(path, name), "user") for path in found]
     return Rulebook(tuple(documents))
 
 
@@ -159,11 +159,6 @@ def _capped(paths: Iterable[Path], room: int, folder: Path) -> list[Path]:
             )
         found.append(path)
     return found
-
-
-def _shown(path: Path) -> str:
-    """A path as one line that can be printed; what is no text in it is replaced."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(path))
 
 
 def _contents(path: Path, name: str) -> bytes | DocumentError:

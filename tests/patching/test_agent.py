@@ -29,6 +29,10 @@ def apply(agent: AgentClient, site: Path, recipe: str = "demo", only: tuple[str,
     agent.apply([application], blobs)
 
 
+#: What the agent's folder holds once it is made.
+BEGUN = {"lock", "journal.json", "blobs", "originals", "pyc"}
+
+
 def test_apply_revert_apply_gives_identical_trees(site: Path, agent: AgentClient, tmp_path: Path) -> None:
     before = tree.facts(tmp_path)
     application, blobs = tree.application(site)
@@ -275,13 +279,7 @@ def test_the_agents_folder_may_be_made_by_another_run_meanwhile(site: Path, monk
     monkeypatch.setattr(os, "mkdir", made_by_another)
     store = Store(str(site), "vllm")
     with store.locked(create=True):
-        assert {path.name for path in Path(store.folder).iterdir()} == {
-            "lock",
-            "journal.json",
-            "blobs",
-            "originals",
-            "pyc",
-        }
+        assert {path.name for path in Path(store.folder).iterdir()} == BEGUN
 
 
 @pytest.mark.parametrize("moment", ["before it is opened", "after it was opened", "with what lies beside it"])
@@ -310,13 +308,7 @@ def test_the_run_before_may_remove_the_agents_folder_meanwhile(
 
     monkeypatch.setattr(os, "open", open_)
     with store.locked(create=True):
-        assert {path.name for path in Path(store.folder).iterdir()} == {
-            "lock",
-            "journal.json",
-            "blobs",
-            "originals",
-            "pyc",
-        }
+        assert {path.name for path in Path(store.folder).iterdir()} == BEGUN
         assert before.busy()
 
 
